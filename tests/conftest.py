@@ -1,0 +1,34 @@
+"""Where the recorded outputs of the original implementation lie.
+
+`tests/goldens` travels with the project. Larger ones, real data and a trained checkpoint lie in a folder `shared`
+beside the checkout (or at $BERT_TF_SHARED); tests that need one of its files skip where it is absent.
+"""
+
+import os
+import pathlib
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GOLDENS = ROOT / "tests" / "goldens"
+SHARED = pathlib.Path(os.environ.get("BERT_TF_SHARED", ROOT.parent / "shared"))
+
+
+@pytest.fixture(scope="session")
+def goldens():
+    return GOLDENS
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """`shared("data/glue")` is that path in the shared folder; the test skips where it is absent."""
+
+    def find(path):
+        found = SHARED / path
+        if not found.exists():
+            pytest.skip(f"{path} is not in the shared folder {SHARED}")
+        return found
+
+    return find
