@@ -1,0 +1,386 @@
+"""BERT (Devlin et al., 2018): its configuration, the encoder, and the encoder with both pretraining heads.
+
+A variable's path is its name in the original's checkpoints (`bert/encoder/layer_0/attention/self/query/kernel`), for
+every layer makes its variables in `build` from the configuration alone, and the models build in `__init__`.
+
+Inside the encoder activations are [T, H]: one row for each token that is not padding. Attention alone sees [B, S].
+
+Shapes: B batch, S sequence, T tokens in a batch without padding, H hidden, A heads, D head size, V vocabulary,
+P masked positions, Q positions that attend (S, or the few that a head reads), L layers.
+"""
+
+import dataclasses
+import json
+
+import keras
+import tensorflow as tf
+
+from bert_tf import files
+from bert_tf.errors import UserError
+from bert_tf.heads import LinearHead, MaskedLmHead
+from bert_tf.layers import ExactLayer, LayerNorm, create_initializer, dense, dropout, get_activation
+from bert_tf.unpadding import Layout, find_token_indices, in_xla
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The numbers that decide a BERT's shape; `bert_config.json` in and out, keys that we do not know kept in `extra`.
+
+    A value of the wrong type or out of range is a `UserError`. Source of the defaults: the original.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 16
+    initializer_range: float = 0.02
+    extra: dict = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and (type(value) is not int or value < 1):
+                raise UserError(f"{field.name} must be a whole number above 0, not {value!r}")
+            if field.type is float:
+                low_end = "from 0 to" if field.name.endswith("prob") else "above 0 and"
+                fits = type(value) in (int, float) and 0 <= value < 1 and (value or low_end == "from 0 to")
+                if not fits and not (value is None and field.name.endswith("prob")):
+                    raise UserError(f"{field.name} must be a number {low_end} below 1, not {value!r}")
+        if not (self.hidden_act is None or isinstance(self.hidden_act, str) or callable(self.hidden_act)):
+            raise UserError(f"hidden_act must be a name, not {self.hidden_act!r}")
+        get_activation(self.hidden_act)
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
+                            f"{self.num_attention_heads}")
+
+    @classmethod
+    def from_dict(cls, json_object):
+        """A configuration from a dictionary; every key is kept, `vocab_size` must be there."""
+        if not isinstance(json_object, dict):
+            raise UserError(f"a configuration is a JSON object, not {type(json_object).__name__}")
+        known = {field.name for field in dataclasses.fields(cls)} - {"extra"}
+        if "vocab_size" not in json_object:
+            raise UserError("vocab_size is missing")
+        return cls(**{key: value for key, value in json_object.items() if key in known},
+                   extra={key: value for key, value in json_object.items() if key not in known})
+
+    @classmethod
+    def from_json_file(cls, json_file):
+        """A configuration from a `bert_config.json`; what is wrong with it is a `UserError` that names the file."""
+        try:
+            return cls.from_dict(json.loads(files.read_text(json_file)))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{json_file}:{error.lineno}: not JSON ({error.msg})") from error
+        except UserError as error:
+            raise UserError(str(error) if str(json_file) in str(error) else f"{json_file}: {error}") from error
+
+    def to_dict(self):
+        """Every value by its name, those that we do not know included."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "extra"}
+        return {**values, **self.extra}
+
+    def to_json_string(self):
+        """The text of a `bert_config.json`."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+class Embeddings(ExactLayer):
+    """The sum of word, type and position embeddings, normalised: ids [N] -> [N, H] of the compute dtype."""
+
+    def __init__(self, config, use_one_hot_embeddings=False, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        self.use_one_hot_embeddings = use_one_hot_embeddings
+
+    def build(self, input_shape=None):
+        config = self.config
+        for name, rows in (("word_embeddings", config.vocab_size), ("token_type_embeddings", config.type_vocab_size),
+                           ("position_embeddings", config.max_position_embeddings)):
+            setattr(self, name, self.add_weight(name=name, shape=(rows, config.hidden_size),
+                                                initializer=create_initializer(config.initializer_range)))
+        self.layer_norm = LayerNorm(name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm.build((None, config.hidden_size))
+
+    def call(self, input_ids, token_type_ids, positions, length, dropout_key=None):
+        config = self.config
+        # The tables stay float32: casting one whole would cost more than casting the rows that are read.
+        if self.use_one_hot_embeddings:
+            words = tf.one_hot(input_ids, config.vocab_size) @ self.word_embeddings
+        else:
+            words = tf.gather(tf.convert_to_tensor(self.word_embeddings), input_ids)
+        # The small tables' gradients must be dense, as the original's are: the clip norm depends on it.
+        types = tf.one_hot(token_type_ids, config.type_vocab_size) @ self.token_type_embeddings
+        places = tf.gather(tf.convert_to_tensor(self.position_embeddings)[:length], positions)
+        rows = self.layer_norm(words + types + places)
+        return dropout(rows, config.hidden_dropout_prob, dropout_key, site=0)
+
+
+class SelfAttention(ExactLayer):
+    """Scaled dot-product attention of many heads (Vaswani et al., 2017), without the output projection.
+
+    `attention(rows, layout=layout)`: queries, keys and values come from rows [T, H] -> context [T, H], probabilities
+    [B, A, S, S]. With `queries` [B * Q, H] only these attend -> [B * Q, H], [B, A, Q, S].
+    """
+
+    def __init__(self, config, site, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        self.site = site
+
+    def build(self, input_shape=None):
+        config = self.config
+        for name in ("query", "key", "value"):
+            projection = dense(config.hidden_size, config.initializer_range, name=name, dtype=self.dtype_policy)
+            projection.build((None, config.hidden_size))
+            setattr(self, name, projection)
+
+    def call(self, rows, layout, queries=None, dropout_key=None):
+        config = self.config
+        head_size = config.hidden_size // config.num_attention_heads
+        batch = tf.shape(layout.bias)[0]
+
+        def heads(x):  # [B * Q, H] -> [B, A, Q, D]
+            split = tf.reshape(x, [batch, -1, config.num_attention_heads, head_size])
+            return tf.transpose(split, [0, 2, 1, 3])
+
+        query = layout.unpack(self.query(rows)) if queries is None else self.query(queries)
+        query = heads(query * tf.cast(head_size ** -0.5, query.dtype))
+        key, value = (heads(layout.unpack(projection(rows))) for projection in (self.key, self.value))
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) + layout.bias
+        probabilities = tf.nn.softmax(scores)
+        kept = dropout(tf.cast(probabilities, rows.dtype), config.attention_probs_dropout_prob, dropout_key, self.site)
+        context = tf.transpose(tf.matmul(kept, value), [0, 2, 1, 3])
+        context = tf.reshape(context, [-1, config.hidden_size])
+        return layout.pack(context) if queries is None else context, probabilities
+
+
+class AddAndNorm(ExactLayer):
+    """A dense layer, dropout, the residual connection and LayerNorm: rows [N, I], residual [N, H] -> [N, H]."""
+
+    def __init__(self, config, input_size, site, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        self.input_size = input_size
+        self.site = site
+
+    def build(self, input_shape=None):
+        config = self.config
+        self.dense = dense(config.hidden_size, config.initializer_range, name="dense", dtype=self.dtype_policy)
+        self.dense.build((None, self.input_size))
+        self.layer_norm = LayerNorm(name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm.build((None, config.hidden_size))
+
+    def call(self, rows, residual, dropout_key=None):
+        rows = dropout(self.dense(rows), self.config.hidden_dropout_prob, dropout_key, self.site)
+        return self.layer_norm(rows + residual)
+
+
+class EncoderLayer(ExactLayer):
+    """One block of the encoder: attention and a feed-forward layer, each added to its input and normalised.
+
+    `layer(rows [T, H], layout)` -> rows [T, H], attention probabilities [B, A, S, S]. With `positions` int32 [B, Q]
+    only these are computed: rows [B * Q, H], probabilities [B, A, Q, S].
+    """
+
+    def __init__(self, config, index, **kwargs):
+        super().__init__(name=f"layer_{index}", **kwargs)
+        self.config = config
+        self.index = index
+
+    def build(self, input_shape=None):
+        config, policy = self.config, self.dtype_policy
+        site = 1 + 3 * self.index  # dropout sites: 0 in the embeddings, then three a layer
+        with keras.name_scope("attention"):
+            self.attention = SelfAttention(config, site, name="self", dtype=policy)
+            self.attention.build()
+            self.attention_output = AddAndNorm(config, config.hidden_size, site + 1, name="output", dtype=policy)
+            self.attention_output.build()
+        with keras.name_scope("intermediate"):
+            self.intermediate = dense(config.intermediate_size, config.initializer_range,
+                                      get_activation(config.hidden_act), name="dense", dtype=policy)
+            self.intermediate.build((None, config.hidden_size))
+        self.feed_forward_output = AddAndNorm(config, config.intermediate_size, site + 2, name="output", dtype=policy)
+        self.feed_forward_output.build()
+
+    def call(self, rows, layout, positions=None, dropout_key=None):
+        queries = None if positions is None else layout.select(rows, positions)
+        context, probabilities = self.attention(rows, layout=layout, queries=queries, dropout_key=dropout_key)
+        rows = self.attention_output(context, rows if queries is None else queries, dropout_key=dropout_key)
+        return self.feed_forward_output(self.intermediate(rows), rows, dropout_key=dropout_key), probabilities
+
+
+class Encoder(ExactLayer):
+    """The stack of L layers: rows [T, H] -> the rows after each layer, the attention probabilities of each layer."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+
+    def build(self, input_shape=None):
+        self.encoder_layers = [EncoderLayer(self.config, index, dtype=self.dtype_policy)
+                               for index in range(self.config.num_hidden_layers)]
+        for layer in self.encoder_layers:
+            layer.build()
+
+    def call(self, rows, layout, positions=None, dropout_key=None):
+        outputs, attention = [], []
+        for layer in self.encoder_layers:
+            last = layer is self.encoder_layers[-1]
+            rows, probabilities = layer(rows, layout=layout, positions=positions if last else None,
+                                        dropout_key=dropout_key)
+            outputs.append(rows)
+            attention.append(probabilities)
+        return outputs, attention
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertModel(keras.Model):
+    """The encoder with its embeddings and pooler.
+
+    `model(input_ids, input_mask=None, token_type_ids=None)`, int32 [B, S] each (a mask of ones, types of zeros where
+    left out), or one dictionary of them -> a dictionary:
+
+      embedding_output    [B, S, H]
+      all_encoder_layers  L times [B, S, H]
+      sequence_output     [B, S, H], the last layer
+      pooled_output       [B, H], tanh of a dense layer over the first token
+      attention_probs     L times [B, A, S, S], with `return_attention=True`
+
+    Padding is not computed: where `input_mask` is 0 outputs hold 0 (a sequence that is masked whole is computed whole,
+    as the original does). Under XLA, which needs to know all shapes, plain tensors are computed with their padding
+    unless `token_indices` int32 [T] says where the tokens are (`find_token_indices`; batches from `bert_tf.batching`
+    bring it).
+
+    `output_positions` int32 [B, P]: the last layer is computed at these positions only; `sequence_output` is then
+    [B, P, H], and the dictionary holds no [B, S, H].
+    `training=True` drops out; `dropout_key` int32 [2] then decides every mask (default: a new one for each call).
+    """
+
+    def __init__(self, config, use_one_hot_embeddings=False, name="bert", **kwargs):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.config = config
+        self.use_one_hot_embeddings = use_one_hot_embeddings
+        self.build()
+
+    def build(self, input_shape=None):
+        config, policy = self.config, self.dtype_policy
+        self.embeddings = Embeddings(config, self.use_one_hot_embeddings, name="embeddings", dtype=policy)
+        self.embeddings.build()
+        self.encoder = Encoder(config, name="encoder", dtype=policy)
+        self.encoder.build()
+        with keras.name_scope("pooler"):
+            self.pooler = dense(config.hidden_size, config.initializer_range, "tanh", name="dense", dtype=policy)
+            self.pooler.build((None, config.hidden_size))
+        self.seed_generator = keras.random.SeedGenerator(name="dropout_seed")
+
+    def call(self, input_ids, input_mask=None, token_type_ids=None, token_indices=None, output_positions=None,
+             dropout_key=None, return_attention=False, training=False):
+        if isinstance(input_ids, dict):
+            return self.call(**input_ids, dropout_key=dropout_key, return_attention=return_attention,
+                             training=training)
+        self._check_shape(input_ids)
+        input_mask = tf.ones_like(input_ids) if input_mask is None else input_mask
+        token_type_ids = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        dropout_key = self._dropout_key(dropout_key) if training else None
+        positions = None if output_positions is None else tf.pad(output_positions, [[0, 0], [1, 0]])
+        if token_indices is None and not in_xla():
+            token_indices = find_token_indices(input_mask, positions)
+        layout = Layout.of(input_mask, token_indices)
+        embedded = self._embed(input_ids, token_type_ids, layout, dropout_key)
+        layers, attention = self.encoder(embedded, layout=layout, positions=positions, dropout_key=dropout_key)
+        outputs = self._lay_out(input_mask, layout, embedded, layers, positions)
+        if return_attention:
+            outputs["attention_probs"] = attention
+        return outputs
+
+    def _check_shape(self, input_ids):
+        if input_ids.shape.rank != 2:
+            raise UserError(f"input_ids must have two dimensions, [batch, sequence], not {input_ids.shape.rank}")
+        length, limit = input_ids.shape[1], self.config.max_position_embeddings
+        if length is not None and length > limit:
+            raise UserError(f"a sequence of {length} tokens is longer than max_position_embeddings, {limit}")
+
+    def _dropout_key(self, dropout_key):
+        return tf.cast(self.seed_generator.next(), tf.int32) if dropout_key is None else dropout_key
+
+    def _embed(self, input_ids, token_type_ids, layout, dropout_key):
+        batch, length = tf.unstack(tf.shape(input_ids))
+        positions = tf.tile(tf.range(length), [batch])
+        ids, types, positions = (layout.pack_ids(tf.reshape(places, [-1]))
+                                 for places in (input_ids, token_type_ids, positions))
+        return self.embeddings(ids, token_type_ids=types, positions=positions, length=length, dropout_key=dropout_key)
+
+    def _lay_out(self, input_mask, layout, embedded, layers, positions):
+        """The output dictionary, rows [T, H] laid out as [B, S, H]."""
+        batch, length = tf.unstack(tf.shape(input_mask))
+        hidden = self.config.hidden_size
+        if positions is not None:
+            last = tf.reshape(layers[-1], [batch, -1, hidden])
+            return {"sequence_output": last[:, 1:], "pooled_output": self.pooler(last[:, 0])}
+        kept = (input_mask != 0) | tf.reduce_all(input_mask == 0, axis=1, keepdims=True)
+
+        def lay_out(rows):
+            sequence = tf.reshape(layout.unpack(rows), [batch, length, hidden])
+            return sequence if layout.token_indices is None else sequence * tf.cast(kept, rows.dtype)[:, :, None]
+
+        first = layout.select(layers[-1], tf.zeros([batch, 1], tf.int32))
+        all_encoder_layers = [lay_out(rows) for rows in layers]
+        return {"embedding_output": lay_out(embedded), "all_encoder_layers": all_encoder_layers,
+                "sequence_output": all_encoder_layers[-1], "pooled_output": self.pooler(first)}
+
+    def get_config(self):
+        return {"config": self.config.to_dict(), "use_one_hot_embeddings": self.use_one_hot_embeddings,
+                "name": self.name, "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
+
+    @classmethod
+    def from_config(cls, config):
+        dtype = keras.saving.deserialize_keras_object(config["dtype"])
+        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertForPreTraining(keras.Model):
+    """The encoder with the masked language model and next sentence heads.
+
+    Called as `BertModel`, and with `masked_lm_positions` int32 [B, P]: adds `masked_lm_logits` float32 [B, P, V]
+    ([B, S, V] without positions) and `next_sentence_logits` float32 [B, 2] (0: is the next sentence, 1: random) to
+    its dictionary.
+    """
+
+    def __init__(self, config, name="bert_for_pretraining", **kwargs):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.config = config
+        self.bert = BertModel(config, dtype=self.dtype_policy)
+        self.masked_lm = MaskedLmHead(config, dtype=self.dtype_policy)
+        self.next_sentence = LinearHead(config, 2, scope=("cls", "seq_relationship"), name="next_sentence",
+                                        dtype=self.dtype_policy)
+        self.built = True
+
+    def call(self, input_ids, input_mask=None, token_type_ids=None, masked_lm_positions=None, token_indices=None,
+             dropout_key=None, training=False):
+        if isinstance(input_ids, dict):
+            return self.call(**input_ids, dropout_key=dropout_key, training=training)
+        outputs = self.bert(input_ids, input_mask, token_type_ids, token_indices=token_indices,
+                            output_positions=masked_lm_positions, dropout_key=dropout_key, training=training)
+        rows = outputs["sequence_output"]
+        logits = self.masked_lm(tf.reshape(rows, [-1, self.config.hidden_size]),
+                                table=tf.convert_to_tensor(self.bert.embeddings.word_embeddings))
+        batch, positions = tf.unstack(tf.shape(rows)[:2])
+        return {**outputs,
+                "masked_lm_logits": tf.reshape(logits, [batch, positions, self.config.vocab_size]),
+                "next_sentence_logits": self.next_sentence(outputs["pooled_output"])}
+
+    def get_config(self):
+        return {"config": self.config.to_dict(), "name": self.name,
+                "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
+
+    @classmethod
+    def from_config(cls, config):
+        dtype = keras.saving.deserialize_keras_object(config["dtype"])
+        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
