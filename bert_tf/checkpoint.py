@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.errors import UserError
+from bert_tf.names import variable_name
 
 STATE_FILE = "checkpoint"
 # What training keeps beside the weights, so that it can resume; other readers ignore it.
@@ -101,12 +102,6 @@ def shorten(names):
 def is_state(name):
     """Whether a tensor is training's own (an Adam slot, `global_step`, ...) and not a weight."""
     return name == GLOBAL_STEP or name.startswith(STATE_PREFIX) or name.endswith(STATE_SUFFIXES)
-
-
-def variable_name(path):
-    """The checkpoint's name of a variable: its path, less a first segment that a wrapping model put before it."""
-    first, _, rest = path.partition("/")
-    return rest if first not in ("bert", "cls") and rest.startswith(("bert/", "cls/")) else path
 
 
 # Finding.

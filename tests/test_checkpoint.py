@@ -253,15 +253,6 @@ def test_training_state_and_foreign_variables_are_kept_apart(tmp_path):
     assert (report.extra, report.slots, report.global_step) == (["foreign/kernel"], 4, 7)
 
 
-@pytest.mark.parametrize(("path", "name"), [
-    ("bert/pooler/dense/bias", "bert/pooler/dense/bias"), ("cls/squad/output_bias", "cls/squad/output_bias"),
-    ("my_model/bert/pooler/dense/bias", "bert/pooler/dense/bias"), ("my_model/cls/a", "cls/a"),
-    ("output_weights", "output_weights"), ("head/kernel", "head/kernel"), ("a/b/bert/c", "a/b/bert/c"),
-])
-def test_a_path_is_the_name_less_what_a_wrapper_added(path, name):
-    assert checkpoint.variable_name(path) == name
-
-
 def test_two_variables_of_one_name_are_refused(tmp_path):
     checkpoint.write(tmp_path / "m", {"bert/a": np.ones(2, np.float32)})
     twice = named_layer(bert__a=(2,), wrapper__bert__a=(2,))
