@@ -135,7 +135,8 @@ class BasicTokenizer:
         self.do_lower_case = do_lower_case
         self.strip_accents = do_lower_case if strip_accents is None else strip_accents
         self._kept = re.compile("({})".format("|".join(map(re.escape, never_split)))) if never_split else None
-        self._table = _CharacterTable(self._spaced_character)
+        self._table = _CharacterTable(self._spaced)
+        self._widths = _CharacterTable(self._width)
 
     def tokenize(self, text):
         """The words of `text` (str or bytes)."""
@@ -145,11 +146,7 @@ class BasicTokenizer:
                 words.append(part)
                 continue
             for word in whitespace_tokenize(self._tokenize_chinese_chars(self._clean_text(part))):
-                if self.do_lower_case:
-                    word = word.lower()
-                if self.strip_accents:
-                    word = self._run_strip_accents(word)
-                words.extend(self._run_split_on_punc(word))
+                words.extend(self._normalize(word).split())
         return words
 
     def fast_tokenize(self, text):
@@ -159,20 +156,21 @@ class BasicTokenizer:
             return self.tokenize(text)
         return spaced.split()
 
-    def tokenize_with_offsets(self, text):
-        """The words of `text` (str), each with the `(start, end)` in `text` of each of its characters.
+    def character_spans(self, text):
+        """For each character of `"".join(tokenize(text))` the `(start, end)` in `text` (str) that it comes from.
 
-        A stripped accent belongs to the character before it; a dropped control character belongs to none. Characters
-        that one character decomposes into (hangul) all have its span.
+        A stripped accent belongs to the character before it, a dropped control character to none, and characters
+        that one is decomposed into (hangul) all have its span.
         """
-        words, position = [], 0
-        for part, whole in self._parts(text):
-            if whole:
-                words.append((part, [(position + at, position + at + 1) for at in range(len(part))]))
-            else:
-                words.extend(self._aligned_words(part, position))
-            position += len(part)
-        return words
+        spans = []
+        for at, width in enumerate(map(self._widths.__getitem__, map(ord, text))):
+            if width == 1:
+                spans.append((at, at + 1))
+            elif width:
+                spans.extend([(at, at + 1)] * width)
+            elif spans and spans[-1][1] == at and unicodedata.category(text[at]) == "Mn":
+                spans[-1] = (spans[-1][0], at + 1)
+        return spans
 
     def _parts(self, text):
         """`text` in parts, each with whether it stays whole."""
@@ -188,75 +186,25 @@ class BasicTokenizer:
         """Puts spaces around Han characters."""
         return "".join(f" {char} " if _is_chinese_char(ord(char)) else char for char in text)
 
-    def _run_strip_accents(self, text):
-        """Decomposes (NFD) and drops non-spacing marks."""
-        return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
-
-    def _run_split_on_punc(self, text):
-        """Parts punctuation characters from each other and from words."""
-        return "".join(f" {char} " if _is_punctuation(char) else char for char in text).split()
-
-    def _spaced_character(self, char):
-        """What `char` comes to in a text, with spaces where words are parted."""
-        spaced = self._tokenize_chinese_chars(self._clean_text(char))
+    def _normalize(self, word):
+        """Lower-cases, strips accents (NFD without non-spacing marks) and puts spaces around punctuation."""
         if self.do_lower_case:
-            if char == "Σ":  # its lower case is another at the end of a word
-                return _DEPENDS_ON_NEIGHBOURS
-            spaced = spaced.lower()
+            word = word.lower()
         if self.strip_accents:
-            spaced = self._run_strip_accents(spaced)
-            if any(map(unicodedata.combining, spaced)):  # NFD sorts such marks among themselves
-                return _DEPENDS_ON_NEIGHBOURS
-        return "".join(f" {char} " if _is_punctuation(char) else char for char in spaced)
+            word = "".join(char for char in unicodedata.normalize("NFD", word) if unicodedata.category(char) != "Mn")
+        return "".join(f" {char} " if _is_punctuation(char) else char for char in word)
 
-    def _aligned_words(self, text, position):
-        """The words of `tokenize_with_offsets` for a text that starts at `position` and has nothing to keep whole."""
-        aligned = (
-            (char, at)
-            for at, original in enumerate(text, start=position)
-            for char in self._tokenize_chinese_chars(self._clean_text(original))
-        )
-        for is_space, characters in itertools.groupby(aligned, key=lambda pair: pair[0].isspace()):
-            if not is_space:
-                yield from self._aligned_word(list(characters))
+    def _spaced(self, char):
+        """What `char` comes to, with spaces where it parts words."""
+        spaced = self._normalize(self._tokenize_chinese_chars(self._clean_text(char)))
+        final_sigma = self.do_lower_case and char == "Σ"
+        # NFD sorts neighbouring combining characters; the non-spacing ones among them are gone here.
+        sorted_marks = self.strip_accents and any(map(unicodedata.combining, spaced))
+        return _DEPENDS_ON_NEIGHBOURS if final_sigma or sorted_marks else spaced
 
-    def _aligned_word(self, characters):
-        """Lower-cases, strips and parts one word of `(character, position)`."""
-        if self.do_lower_case:
-            # Lower-cased in one piece, because of the final sigma; that changes no length.
-            lowered = "".join(char for char, _ in characters).lower()
-            characters = list(zip(lowered, (at for char, at in characters for _ in char.lower())))
-        if self.strip_accents:
-            spanned = _aligned_without_accents(characters)
-        else:
-            spanned = [(char, at, at + 1) for char, at in characters]
-        words, after_punctuation = [], True
-        for char, start, end in spanned:
-            punctuation = _is_punctuation(char)
-            if punctuation or after_punctuation:
-                words.append(([], []))
-            words[-1][0].append(char)
-            words[-1][1].append((start, end))
-            after_punctuation = punctuation
-        return [("".join(chars), spans) for chars, spans in words]
-
-
-def _aligned_without_accents(characters):
-    """NFD without non-spacing marks: `(character, position)` to `(character, start, end)`."""
-    decomposed = [(char, at) for original, at in characters for char in unicodedata.normalize("NFD", original)]
-    spanned = []
-    # NFD sorts each run of combining characters by class; those of a run that stay share its span.
-    for combining, run in itertools.groupby(decomposed, key=lambda pair: unicodedata.combining(pair[0]) > 0):
-        run = sorted(run, key=lambda pair: unicodedata.combining(pair[0])) if combining else list(run)
-        kept = [at for char, at in run if unicodedata.category(char) != "Mn"]
-        for char, at in run:
-            if unicodedata.category(char) != "Mn":
-                start, end = (min(kept), max(kept) + 1) if combining else (at, at + 1)
-                spanned.append((char, start, end))
-            elif spanned:
-                last, start, end = spanned[-1]
-                spanned[-1] = (last, start, max(end, at + 1))
-    return spanned
+    def _width(self, char):
+        """How many characters `char` comes to."""
+        return len("".join(self.tokenize(char)))
 
 
 class WordpieceTokenizer:
@@ -357,9 +305,10 @@ class FullTokenizer:
 
     def _compute_ids(self, text):
         """The ids of a text without white space, as a tuple."""
-        return tuple(
-            itertools.chain.from_iterable(map(self._word_ids.__getitem__, self.basic_tokenizer.fast_tokenize(text)))
-        )
+        words = self.basic_tokenizer.fast_tokenize(text)
+        if len(words) == 1:
+            return self._word_ids[words[0]]
+        return tuple(itertools.chain.from_iterable(map(self._word_ids.__getitem__, words)))
 
     def _compute_word_ids(self, word):
         """The ids of one of `BasicTokenizer`'s words."""
@@ -367,18 +316,25 @@ class FullTokenizer:
 
     def _compute_spanned_ids(self, text):
         """`(id, start, end)` for each piece of a text without white space."""
-        spanned = []
-        for word, spans in self.basic_tokenizer.tokenize_with_offsets(text):
+        spanned, first = [], 0
+        spans = self.basic_tokenizer.character_spans(text)
+        for word in self.basic_tokenizer.fast_tokenize(text):
             ids = self._word_ids[word]
-            if len(ids) == 1:
-                spanned.append((ids[0], spans[0][0], spans[-1][1]))
-                continue
-            first = 0
-            for number in ids:
-                last = first + len(self.inv_vocab[number]) - (2 if first else 0)
-                spanned.append((number, spans[first][0], spans[last - 1][1]))
-                first = last
+            last = first + len(word)
+            if len(ids) == 1:  # a whole word, or [UNK]
+                spanned.append((ids[0], spans[first][0], spans[last - 1][1]))
+            else:
+                spanned.extend(self._split_spans(ids, spans[first:last]))
+            first = last
         return spanned
+
+    def _split_spans(self, ids, spans):
+        """`(id, start, end)` for each piece of a word whose characters have `spans`."""
+        first = 0
+        for number in ids:
+            last = first + len(self.inv_vocab[number]) - (2 if first else 0)  # without "##"
+            yield number, spans[first][0], spans[last - 1][1]
+            first = last
 
 
 def _read_pieces(vocab_file):
