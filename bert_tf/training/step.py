@@ -1,0 +1,70 @@
+"""The training step: forward, backward, clip, update; any number of them on the device in one call.
+
+An objective is a module (such as `pretraining.objective`) with
+
+  EPSILON                             loss name -> what is added to its weight before dividing
+  forward(model, batch, dropout_key)  -> the model's outputs
+  weights(batch)                      -> loss name -> its weight, float32 scalar
+  sums(outputs, batch)                -> loss name -> its sum, float32 scalar
+  accuracy_sums(outputs, batch)       -> loss name -> the part of its weight that was predicted right
+
+The loss that is minimised is the sum over names of sum / (weight + epsilon). Sums and weights, never means: so they
+can be added over parts of a batch before they are divided, and the parts give the gradient of the whole.
+"""
+
+import tensorflow as tf
+
+
+def scalar_names(objective):
+    """What a step reports, in order: losses, rate, gradient norm before the clip, examples, tokens without padding."""
+    return ("loss", *objective.EPSILON, "learning_rate", "gradient_norm", "examples", "tokens")
+
+
+def build_train_loop(model, objective, optimizer, runtime, clip_norm=1.0):
+    """A function `train(iterator, steps)` that runs training steps on the device.
+
+    `iterator` yields batches (dictionaries of tensors; `dropout` masks depend on the seed and the step alone), `steps`
+    is an int32 scalar tensor. Returns float32 [steps, K] with the values of `scalar_names(objective)`.
+    """
+    variables = model.trainable_variables
+    optimizer.build(variables)
+    seed = tf.constant([runtime.seed, 0], tf.int32)
+
+    @tf.function(jit_compile=runtime.xla, reduce_retracing=True)
+    def losses_and_gradients(batch, denominators, dropout_key):
+        with tf.GradientTape() as tape:
+            sums = objective.sums(objective.forward(model, batch, dropout_key), batch)
+            losses = {name: total / denominators[name] for name, total in sums.items()}
+            loss = tf.add_n(list(losses.values()))
+        return {"loss": loss, **losses}, tape.gradient(loss, variables)
+
+    # XLA even where the model runs without it: one pass over memory for each variable instead of a dozen.
+    @tf.function(jit_compile=True)
+    def clip_and_apply(gradients):
+        # The norm of a sparse gradient is taken before equal rows are added, as in the original.
+        gradients, norm = tf.clip_by_global_norm(gradients, clip_norm)
+        rate = optimizer.learning_rate
+        for gradient, variable in zip(gradients, variables):
+            optimizer.update_step(gradient, variable, rate)
+        optimizer.iterations.assign_add(1)
+        return {"learning_rate": tf.cast(rate, tf.float32), "gradient_norm": norm}
+
+    def step(batch):
+        weights = objective.weights(batch)
+        denominators = {name: weights[name] + epsilon for name, epsilon in objective.EPSILON.items()}
+        step_number = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int32)
+        dropout_key = tf.random.experimental.stateless_fold_in(seed, step_number)
+        losses, gradients = losses_and_gradients(batch, denominators, dropout_key)
+        scalars = {**losses, **clip_and_apply(gradients),
+                   "examples": tf.reduce_sum(batch["example_weights"]),
+                   "tokens": tf.cast(tf.reduce_sum(batch["input_mask"]), tf.float32)}
+        return tf.stack([scalars[name] for name in scalar_names(objective)])
+
+    @tf.function(reduce_retracing=True)
+    def train(iterator, steps):
+        rows = tf.TensorArray(tf.float32, size=steps, element_shape=[len(scalar_names(objective))])
+        for index in tf.range(steps):
+            rows = rows.write(index, step(next(iterator)))
+        return rows.stack()
+
+    return train
