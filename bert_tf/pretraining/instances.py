@@ -77,6 +77,42 @@ class Counts:
     def __add__(self, other):
         return Counts(*(mine + theirs for mine, theirs in zip(dataclasses.astuple(self), dataclasses.astuple(other))))
 
+    def table(self):
+        """What was made, in lines for the log."""
+
+        def share(part, whole):
+            return f"{100 * part / max(whole, 1):.1f} %"
+
+        whole_mask = self.masked - self.kept - self.replaced
+        return "\n".join((
+            f"documents  {self.documents} ({self.empty_documents} without a piece dropped)",
+            f"sentences  {self.sentences} ({self.empty_sentences} without a piece dropped)",
+            f"instances  {self.instances}, {self.truncated} truncated",
+            f"next       {share(self.random_next, self.instances)} random; {self.false_random_next} drawn from their "
+            f"own document ({self.unpaired} dropped for want of a next sentence)",
+            f"masked     {share(self.masked, self.pieces)} of {self.pieces} pieces: {share(whole_mask, self.masked)} "
+            f"[MASK], {share(self.kept, self.masked)} kept, {share(self.replaced, self.masked)} random",
+        ))
+
+    def doubts(self):
+        """What is legal but hardly meant, one line each."""
+        doubts = []
+        if self.single_sentence_documents > 0.9 * self.documents:
+            doubts.append(
+                f"{self.single_sentence_documents} of {self.documents} documents are one sentence: the next sentence "
+                f"of {self.random_next} of {self.instances} instances is random; write one sentence a line, and a "
+                "blank line only between documents"
+            )
+        if self.documents == 1:
+            doubts.append("the text is one document, so there is no other to draw a random next sentence from; a "
+                          "blank line ends a document")
+        if self.false_random_next and self.random_next:
+            doubts.append(
+                f"{self.false_random_next} next sentences labelled random come from their own document; "
+                "--no_false_random_next takes what does follow instead"
+            )
+        return doubts
+
 
 class Instance(NamedTuple):
     """A training instance without padding: masked `input_ids`, what was masked, and whether b is a random next."""
