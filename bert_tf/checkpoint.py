@@ -7,6 +7,7 @@ A checkpoint is `PREFIX.index` and `PREFIX.data-?????-of-?????`, tensors stored 
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import re
 
@@ -207,14 +208,23 @@ def read(prefix, names=None):
 
     `UserError` when a name is not in the checkpoint or its files are damaged.
     """
-    with _one_line(prefix):
-        reader = tf.train.load_checkpoint(prefix)
-    for name in sorted(reader.get_variable_to_shape_map()) if names is None else names:
-        if not reader.has_tensor(name):
+    entries = list_variables(prefix)
+    for name in entries if names is None else names:
+        if name not in entries:
             raise UserError(f"{prefix}: the checkpoint has no variable {name}")
-        with _one_line(prefix):
-            value = reader.get_tensor(name)
-        yield name, value
+        yield name, _read_tensor(prefix, name, entries[name].dtype).numpy()
+
+
+def _read_tensor(prefix, name, dtype):
+    # A tensor, since a variable takes over its memory where it would copy an array.
+    with _one_line(prefix), tf.device("CPU:0"):
+        return tf.raw_ops.RestoreV2(prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype])[0]
+
+
+def digest(prefix):
+    """A hexadecimal number that two checkpoints of equal content share: the index holds every tensor's checksum."""
+    with files.open_binary(f"{prefix}.index") as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 def restore(model, path, allow_missing=False):
@@ -231,15 +241,16 @@ def restore(model, path, allow_missing=False):
     report = _compare(prefix, entries, variables)
     _refuse(report, entries, allow_missing)
     broken = []
-    for name, value in read(prefix, report.restored):
-        if np.isfinite(value.astype(np.float32, copy=False)).all():
-            variables[name].assign(value.astype(_numpy_dtype(variables[name]), copy=False))
+    for name in report.restored:
+        value = _read_tensor(prefix, name, entries[name].dtype)
+        if tf.reduce_all(tf.math.is_finite(value)):
+            variables[name].assign(tf.cast(value, variables[name].dtype))
         else:
             broken.append(name)
     if broken:
         raise UserError(f"{prefix}: NaN or infinity in {shorten(broken)}; take an earlier checkpoint of that run")
     if entries.get(GLOBAL_STEP) and entries[GLOBAL_STEP].shape == ():
-        report.global_step = int(dict(read(prefix, [GLOBAL_STEP]))[GLOBAL_STEP])
+        report.global_step = int(_read_tensor(prefix, GLOBAL_STEP, entries[GLOBAL_STEP].dtype))
     return report
 
 
@@ -252,10 +263,6 @@ def _variables_by_name(model):
             raise UserError(f"two variables of the model are named {name}; restore each part by itself")
         found[name] = variable
     return found
-
-
-def _numpy_dtype(variable):
-    return tf.as_dtype(variable.dtype).as_numpy_dtype
 
 
 def _compare(prefix, entries, variables):
@@ -406,10 +413,15 @@ def prune(folder, keep):
     older = [prefix for prefix in run if prefix != newest]
     gone = older[: max(0, len(older) - (keep - 1))] if keep > 0 else []
     update_state(folder, newest, [prefix for prefix in older if prefix not in gone])
-    names = tf.io.gfile.listdir(folder) if gone else []
     for prefix in gone:
-        # The index first: what is half deleted is then no checkpoint any more.
-        mine = [name for name in names if _FILE.sub("", name) == os.path.basename(prefix) != name]
-        for name in sorted(mine, key=lambda name: not name.endswith(".index")):
-            tf.io.gfile.remove(os.path.join(folder, name))
+        delete(prefix)
     return gone
+
+
+def delete(prefix):
+    """Removes a checkpoint's files."""
+    folder, stem = os.path.split(prefix)
+    mine = [name for name in tf.io.gfile.listdir(folder or ".") if _FILE.sub("", name) == stem != name]
+    # The index first: what is half deleted is then no checkpoint any more.
+    for name in sorted(mine, key=lambda name: not name.endswith(".index")):
+        tf.io.gfile.remove(os.path.join(folder, name))

@@ -29,6 +29,12 @@ def exists(path):
     return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
 
 
+def remove(path):
+    """Removes the file at `path`, if there is one."""
+    if exists(path):
+        _gfile().remove(path) if is_remote(path) else os.remove(path)
+
+
 def make_folder(path):
     """Creates the folder `path` and its parents where they are missing."""
     try:

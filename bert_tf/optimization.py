@@ -70,6 +70,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return bool(self.weight_decay_rate) and not any(re.search(pattern, name)
                                                         for pattern in self.exclude_from_weight_decay)
 
+    def decay_groups(self):
+        """The names of the variables that are decayed, and of those that are not."""
+        return ([name for name in self._names if self.is_decayed(name)],
+                [name for name in self._names if not self.is_decayed(name)])
+
     def slots(self):
         """The moments of every variable under their names in the original's checkpoints, `<name>/adam_m` and `_v`."""
         moments = zip(self._names, self._m, self._v)

@@ -7,6 +7,7 @@ absl's global one, so that scripts can be called one after another in one proces
 import logging
 import os
 import sys
+import tempfile
 
 from absl import flags
 
@@ -47,3 +48,24 @@ def parse(define_flags, argv, description=""):
     if len(rest) > 1:
         raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
     return values
+
+
+def load_tensorflow():
+    """Imports TensorFlow and finds its devices without its dozen lines about absent drivers; they show if it fails."""
+    sys.stderr.flush()
+    screen = os.dup(2)
+    with tempfile.TemporaryFile() as unseen:
+        os.dup2(unseen.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            devices = tf.config.list_logical_devices()
+        except BaseException:
+            unseen.seek(0)
+            os.write(screen, unseen.read())
+            raise
+        finally:
+            os.dup2(screen, 2)
+            os.close(screen)
+    logging.getLogger("bert_tf").info("TensorFlow %s on %s", tf.__version__,
+                                      ", ".join(device.name.removeprefix("/device:") for device in devices))
