@@ -12,6 +12,9 @@ from typing import NamedTuple
 from bert_tf import files
 from bert_tf.errors import UserError
 
+# How many bytes before the place of a cut are read, to see whether a document starts right there.
+LOOK_BACK = 1 << 16
+
 
 class Document:
     """The pieces of a document's sentences, laid end to end.
@@ -92,17 +95,20 @@ def _part(spans, start, stop):
 
 
 def _next_break(spans, position, total):
-    """The first byte of the stream beyond `position` that follows a blank line; `total` where there is none."""
-    before = position
-    for number, span in enumerate(_part(spans, position, total)):
+    """The first byte of the stream, from `position` on, that follows a blank line; `total` where there is none."""
+    start = max(position - LOOK_BACK, 0)
+    before = start
+    for span in _part(spans, start, total):
         with files.open_binary(span.path) as file:
             file.seek(span.start)
-            if number == 0:
-                file.readline()  # `position` may be inside a line, whose rest tells nothing
+            if before == start > 0:
+                file.readline()  # `start` may be inside a line, whose rest tells nothing
             # Counted by tell(), because a remote file's readline() drops every "\r".
             while file.tell() < span.stop:
-                if not file.readline().strip():
-                    return before + file.tell() - span.start
+                blank = not file.readline().strip()
+                at = before + file.tell() - span.start
+                if blank and at >= position:
+                    return at
         before += span.stop - span.start
     return total
 

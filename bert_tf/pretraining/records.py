@@ -221,6 +221,11 @@ def create(input_files, output_files, vocab_file, tokenizer, settings, num_shard
             shards = []
             dealt = _deal(_records_of(parts, shards), unfinished[::2], tokenizer.inv_vocab)
             counts = sum(shards, instances.Counts())
+            empty = sum(not shard.documents for shard in shards)
+            if empty:
+                _LOGGER.warning("%d of %d shards hold no document: there are too few to fill them", empty, num_shards)
+            if 0 in dealt:
+                _LOGGER.warning("%d of %d output files hold no record", dealt.count(0), len(dealt))
             for records, sidecar, number in zip(unfinished[::2], unfinished[1::2], dealt):
                 made = {"made_by": f"bert_tf {bert_tf.__version__} create_pretraining_data", "instances": number}
                 made |= {"bytes": documents.size_of(records), **made_from, "run": dataclasses.asdict(counts)}
