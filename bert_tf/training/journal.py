@@ -21,6 +21,9 @@ LOG = "train_log.jsonl"
 CURVES = "curves.png"
 BAR_WIDTH = 20
 
+# What marks a point for TensorBoard's scalar plugin: `tf.summary.scalar` would need TensorBoard itself installed.
+SCALAR = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR", plugin_data={"plugin_name": "scalars"})
+
 
 class Bar(keras.callbacks.Callback):
     """One line with step, loss, rate, speed and time left: rewritten on a terminal, printed now and then elsewhere."""
@@ -77,7 +80,7 @@ class Log(keras.callbacks.Callback):
         if batch == self.params["steps"] or time.perf_counter() - self.flushed >= 1.0:
             with self.writer.as_default(step=batch):
                 for name, value in logs.items():
-                    tf.summary.scalar(name, value)
+                    tf.summary.write(name, float(value), metadata=SCALAR)
             self.writer.flush()
             self.file.flush()
             self.flushed = time.perf_counter()

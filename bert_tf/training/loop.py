@@ -42,7 +42,7 @@ def train(state, objective, feed, runtime, schedule, callbacks=()):
     device_loop = build_train_loop(state.model, objective, state.optimizer, runtime)
     iterator = iter(feed.dataset())
     callbacks = keras.callbacks.CallbackList(list(callbacks), model=state.model,
-                                             params={"steps": schedule.num_train_steps, "initial_step": state.step})
+                                             steps=schedule.num_train_steps, initial_step=state.step)
     state.model.stop_training = False
     pace, saved = Pace(schedule), None
     callbacks.on_train_begin()
