@@ -430,7 +430,7 @@ def check_casing(vocab, do_lower_case, checkpoint_name=None):
     text is not lower-cased and no piece holds upper case.
     """
     pieces = [piece for piece in vocab if not (piece.startswith("[") and piece.endswith("]"))]
-    upper = sum(any(map(str.isupper, piece)) for piece in pieces)
+    upper = sum(piece != piece.lower() for piece in pieces)
     if do_lower_case and upper > 0.01 * len(pieces):
         raise CaseMismatchError(
             f"--do_lower_case=True, but {upper} of the vocabulary's {len(pieces)} pieces hold upper case: pass "
