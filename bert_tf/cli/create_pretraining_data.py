@@ -19,28 +19,29 @@ def define_flags(values):
     """The original's flags with its defaults, and after them the new ones."""
     defaults = instances.Settings()
 
-    def define(kind, name, default, text, **limits):
+    def define(kind, name, text, default=None, **limits):
+        default = getattr(defaults, name, default)
         getattr(flags, f"DEFINE_{kind}")(name, default, text, flag_values=values, **limits)
 
-    define("string", "input_file", None, "Text files, one sentence a line: names and globs, separated by commas.")
-    define("string", "output_file", None, "TFRecord files to write (separated by commas): instances go to them in turn.")
-    define("string", "vocab_file", None, "The vocabulary, one WordPiece a line.")
-    define("bool", "do_lower_case", True, "Whether to lower-case: True for uncased models, False for cased ones.")
-    define("bool", "do_whole_word_mask", defaults.do_whole_word_mask, "Whether to mask all pieces of a word together.")
-    define("integer", "max_seq_length", defaults.max_seq_length, "Pieces in a sequence, [CLS] and [SEP] included.")
-    define("integer", "max_predictions_per_seq", defaults.max_predictions_per_seq, "Most masked pieces in a sequence.")
-    define("integer", "random_seed", defaults.random_seed, "The seed of every random choice.")
-    define("integer", "dupe_factor", defaults.dupe_factor, "How often to go over the text, with other masks each time.")
-    define("float", "masked_lm_prob", defaults.masked_lm_prob, "The share of a sequence's pieces to mask.")
-    define("float", "short_seq_prob", defaults.short_seq_prob, "The share of documents made into shorter sequences.")
-    define("bool", "no_false_random_next", False, "Never label a document's own sentences as a random next: where no "
-           "other document is drawn, take what does follow. The original keeps the false label.")
-    define("integer", "num_shards", 1, "Cut the text into so many parts, each with a seed and a shuffle of its own, so "
-           "that memory holds one part. 1 gives the original's records.", lower_bound=1)
-    define("integer", "num_workers", 1, "Processes that work on the shards. It does not change the records.",
+    define("string", "input_file", "Text files, one sentence a line: names and globs, separated by commas.")
+    define("string", "output_file", "TFRecord files to write, separated by commas; instances go to them in turn.")
+    define("string", "vocab_file", "The vocabulary, one WordPiece a line.")
+    define("bool", "do_lower_case", "Whether to lower-case: True for uncased models, False for cased ones.", True)
+    define("bool", "do_whole_word_mask", "Whether to mask all pieces of a word together.")
+    define("integer", "max_seq_length", "Pieces in a sequence, [CLS] and [SEP] included.")
+    define("integer", "max_predictions_per_seq", "Most masked pieces in a sequence.")
+    define("integer", "random_seed", "The seed of every random choice.")
+    define("integer", "dupe_factor", "How often to go over the text, with other masks each time.")
+    define("float", "masked_lm_prob", "The share of a sequence's pieces to mask.")
+    define("float", "short_seq_prob", "The share of documents made into shorter sequences.")
+    define("bool", "no_false_random_next", "Never label a document's own sentences as a random next: where no other "
+           "document is drawn, take what does follow. The original keeps the false label.")
+    define("integer", "num_shards", "Cut the text into so many parts, each with a seed and a shuffle of its own, so "
+           "that memory holds one part. 1 gives the original's records.", 1, lower_bound=1)
+    define("integer", "num_workers", "Processes that work on the shards. It does not change the records.", 1,
            lower_bound=1)
-    define("bool", "strip_accents", None, "Whether to strip accents; follows --do_lower_case when not given.")
-    define("bool", "allow_case_mismatch", False, "Go on where --do_lower_case does not fit the vocabulary.")
+    define("bool", "strip_accents", "Whether to strip accents; follows --do_lower_case when not given.")
+    define("bool", "allow_case_mismatch", "Go on where --do_lower_case does not fit the vocabulary.", False)
     flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"], flag_values=values)
 
 

@@ -50,12 +50,15 @@ class Span(NamedTuple):
 
 
 def size_of(path):
-    """The size of a file in bytes."""
+    """The size of a file in bytes; `UserError` where it is missing."""
     if files.is_remote(path):
         import tensorflow as tf
 
         return tf.io.gfile.stat(path).length
-    return os.path.getsize(path)
+    try:
+        return os.path.getsize(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def whole(paths):

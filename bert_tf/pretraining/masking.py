@@ -46,7 +46,7 @@ def shuffle(items, rng):
 
 
 def _draws(length):
-    """For each index that a shuffle draws, the largest that it may be, and its bits (those of the number of choices)."""
+    """For each index that a shuffle draws: the largest that it may be, and the bits to draw for it."""
     return ((last, (last + 1).bit_length()) for last in range(length - 1, 0, -1))
 
 

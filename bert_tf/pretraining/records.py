@@ -27,6 +27,11 @@ from bert_tf.pretraining import documents, instances, masking
 _LOGGER = logging.getLogger("bert_tf")
 
 SIDECAR_SUFFIX = ".meta.json"
+# What a reader relies on, all of it in every sidecar.
+SIDECAR_KINDS = {
+    "instances": int, "bytes": int, "vocab_file": str, "vocab_sha256": str, "vocab_size": int, "do_lower_case": bool,
+    "strip_accents": bool, "max_seq_length": int, "max_predictions_per_seq": int,
+}
 LOGGED_INSTANCES = 20
 
 
@@ -159,8 +164,9 @@ def make_parts(shards, settings, folder, tokenizer, num_workers=1):
         for job in jobs:
             yield make_part(*job, tokenizer)
         return
-    start = {"mp_context": multiprocessing.get_context("spawn"), "initializer": _start_worker, "initargs": (tokenizer,)}
-    with concurrent.futures.ProcessPoolExecutor(num_workers, **start) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        num_workers, multiprocessing.get_context("spawn"), _start_worker, (tokenizer,)
+    ) as pool:
         try:
             yield from pool.map(_work, jobs)
         except BrokenProcessPool as error:
@@ -216,8 +222,11 @@ def create(input_files, output_files, vocab_file, tokenizer, settings, num_shard
     beside = None if files.is_remote(output_files[0]) else os.path.dirname(output_files[0]) or "."
     names = [name for path in output_files for name in (path, path + SIDECAR_SUFFIX)]
     try:
-        with tempfile.TemporaryDirectory(prefix=".bert_tf-", dir=beside) as folder, _together(names) as unfinished:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bert_tf-", dir=beside))
+            unfinished = stack.enter_context(_together(names))
             parts = make_parts(documents.cut(spans, num_shards), settings, folder, tokenizer, num_workers)
+            stack.enter_context(contextlib.closing(parts))  # no worker writes any more when the folder goes
             shards = []
             dealt = _deal(_records_of(parts, shards), unfinished[::2], tokenizer.inv_vocab)
             counts = sum(shards, instances.Counts())
@@ -325,14 +334,16 @@ def read_sidecar(path):
         return None
     try:
         sidecar = json.loads(files.read_text(name))
-        described = sidecar["bytes"]
+        bad = [key for key, kind in SIDECAR_KINDS.items() if not isinstance(sidecar[key], kind)]
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{name}: does not describe records; remove it, or make {path} again") from error
+    if bad:
+        raise UserError(f"{name}: {bad[0]} is {sidecar[bad[0]]!r}; remove the file, or make {path} again")
     size = documents.size_of(path)
-    if size != described:
+    if size != sidecar["bytes"]:
         raise UserError(
-            f"{name}: describes records of {described} bytes, {path} has {size}; it was cut short or replaced: make it "
-            "again, or remove the sidecar if the records are right"
+            f"{name}: describes records of {sidecar['bytes']} bytes, {path} has {size}; it was cut short or replaced: "
+            "make it again, or remove the sidecar if the records are right"
         )
     return sidecar
 
@@ -351,9 +362,6 @@ def check_sidecars(paths, max_seq_length, max_predictions_per_seq, vocab_size):
         if sidecar is None:
             continue
         first = first or (path, sidecar)
-        missing = [name for name in (*asked, "vocab_size", "vocab_sha256") if name not in sidecar]
-        if missing:
-            raise UserError(f"{path}{SIDECAR_SUFFIX}: does not say {missing[0]}; remove it, or make {path} again")
         for name, number in asked.items():
             if sidecar[name] != number:
                 raise UserError(
@@ -362,12 +370,12 @@ def check_sidecars(paths, max_seq_length, max_predictions_per_seq, vocab_size):
                 )
         if sidecar["vocab_size"] > vocab_size:
             raise UserError(
-                f"{path}: made with a vocabulary of {sidecar['vocab_size']} ({sidecar.get('vocab_file')}), the model's "
+                f"{path}: made with a vocabulary of {sidecar['vocab_size']} ({sidecar['vocab_file']}), the model's "
                 f"has {vocab_size}"
             )
         if sidecar["vocab_sha256"] != first[1]["vocab_sha256"]:
             raise UserError(
                 f"{path} and {first[0]} were made with different vocabularies "
-                f"({sidecar.get('vocab_file')}, {first[1].get('vocab_file')}); their ids do not mean the same"
+                f"({sidecar['vocab_file']}, {first[1]['vocab_file']}); their ids do not mean the same"
             )
     return sidecars

@@ -82,6 +82,7 @@ def _files(tmp_path):
     (tmp_path / "cased").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "Word"]))
     (tmp_path / "short").write_text("the\nof\n")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("flags, message", [
@@ -91,6 +92,7 @@ def _files(tmp_path):
     ({"input_file": "{tmp}/missing"}, "no file matches"),
     ({"input_file": "corpus.txt,{tmp}/*.none"}, "no file matches"),
     ({"input_file": "{tmp}/folder"}, "is a folder"),
+    ({"input_file": "{tmp}/dangling"}, "dangling: cannot be read"),
     ({"input_file": "corpus.txt,{tmp}/empty"}, "empty: the file is empty"),
     ({"input_file": "{tmp}/blank"}, "yields no instance"),
     ({"input_file": "{tmp}/latin"}, "latin:3: byte 0xe9 is not UTF-8"),
@@ -117,7 +119,8 @@ def _files(tmp_path):
 def test_what_is_refused_is_one_line_and_leaves_nothing(run, tmp_path, flags, message):
     _files(tmp_path)
     before = sorted(os.listdir(tmp_path))
-    status, error = run(**{name: value and str(value).replace("{tmp}", str(tmp_path)) for name, value in flags.items()})
+    flags = {name: value and str(value).replace("{tmp}", str(tmp_path)) for name, value in flags.items()}
+    status, error = run(**flags)
     assert status == 2
     last = error.strip().split("\n")[-1]
     assert last.startswith("error: ") and message in last and "Traceback" not in error

@@ -21,7 +21,8 @@ def data(goldens, monkeypatch):
 
 
 def _create(outputs, tokenizer, inputs=("multi/part-a.txt", "multi/part-b.txt"), run_settings=SETTINGS, **shards):
-    return records.create(list(inputs), [str(path) for path in outputs], "vocab.txt", tokenizer, run_settings, **shards)
+    outputs = [str(path) for path in outputs]
+    return records.create(list(inputs), outputs, "vocab.txt", tokenizer, run_settings, **shards)
 
 
 def _instance(pieces, predictions, largest):
@@ -129,6 +130,19 @@ def test_bad_text_in_a_worker_is_one_line_and_leaves_nothing(data, tmp_path):
     assert os.listdir(tmp_path) == ["text.txt"]
 
 
+class Deadly(FullTokenizer):
+    """Ends the process that it works in, as a machine out of memory does."""
+
+    def encode(self, text):
+        os._exit(9)
+
+
+def test_a_worker_that_dies_ends_the_run_with_one_line(data, tmp_path):
+    with pytest.raises(UserError, match="a worker process was ended from outside"):
+        _create([tmp_path / "out"], Deadly("vocab.txt"), ["corpus.txt"], num_shards=4, num_workers=2)
+    assert not os.listdir(tmp_path)
+
+
 def test_a_corpus_without_an_instance_is_refused(data, tmp_path):
     text = tmp_path / "text.txt"
     text.write_bytes(b"\n \n\x01\n")
@@ -178,7 +192,8 @@ def test_sidecars_are_checked(data, tmp_path):
     (lambda sidecar: "{", "does not describe records"),
     (lambda sidecar: "[]", "does not describe records"),
     (lambda sidecar: json.dumps(sidecar | {"bytes": 1}), "describes records of 1 bytes"),
-    (lambda sidecar: json.dumps({"bytes": sidecar["bytes"]}), "does not say max_seq_length"),
+    (lambda sidecar: json.dumps({"bytes": sidecar["bytes"]}), "does not describe records"),
+    (lambda sidecar: json.dumps(sidecar | {"vocab_size": "many"}), "b.meta.json: vocab_size is 'many'"),
     (lambda sidecar: json.dumps(sidecar | {"vocab_sha256": "0"}), "made with different vocabularies"),
 ])
 def test_a_sidecar_that_does_not_fit(data, tmp_path, change, message):
@@ -188,3 +203,17 @@ def test_a_sidecar_that_does_not_fit(data, tmp_path, change, message):
     name.write_text(change(json.loads(name.read_text())))
     with pytest.raises(UserError, match=message):
         records.check_sidecars(paths, 32, 5, 1500)
+
+
+def test_files_behind_a_scheme_are_read_and_written_alike(data, goldens, tmp_path):
+    # Through tf.io.gfile, whose readline() drops every "\r": part-a.txt has them.
+    inputs = ["multi/part-a.txt", "multi/part-b.txt"]
+    for name, num_shards in (("one", 1), ("three", 3)):
+        _create([tmp_path / name], data, inputs, num_shards=num_shards)
+        remote = [f"file://{goldens}/pretrain_data/{path}" for path in inputs]
+        records.create(remote, [f"file://{tmp_path}/remote"], "vocab.txt", data, SETTINGS, num_shards)
+        assert (tmp_path / "remote").read_bytes() == (tmp_path / name).read_bytes()
+        assert records.read_sidecar(f"file://{tmp_path}/remote")["instances"] == len(_lengths(tmp_path / name))
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        f"{name}{suffix}" for name in ("one", "three", "remote") for suffix in ("", ".meta.json")
+    )
