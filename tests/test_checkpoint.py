@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import pathlib
 import resource
 import shutil
+import subprocess
+import sys
 import types
 
 import keras
@@ -14,6 +17,7 @@ import tensorflow as tf
 from bert_tf import checkpoint, modeling
 from bert_tf.errors import UserError
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARD = ".data-00000-of-00001"
 
 
@@ -182,6 +186,30 @@ def test_heads_that_only_the_model_has_keep_their_values(config, step2000, tmp_p
     for variable in model.weights:
         if variable.path in report.missing:
             np.testing.assert_array_equal(variable.numpy(), before[variable.path])
+
+
+def test_a_fine_tuned_checkpoint_of_the_originals_gives_its_encoder(config, shared):
+    report = checkpoint.restore(modeling.BertModel(config), shared("goldens/e2e/mrpc"))
+    assert (len(report.restored), report.extra) == (39, ["output_bias", "output_weights"])
+    report = checkpoint.restore(modeling.BertModel(config), shared("goldens/e2e/squad_v2"))
+    assert (len(report.restored), report.extra) == (39, ["cls/squad/output_bias", "cls/squad/output_weights"])
+
+
+def test_writing_and_loading_base_takes_little_more_memory_than_the_model(tmp_path):
+    code = (
+        "import resource, sys, tensorflow as tf\n"
+        "from bert_tf import checkpoint, modeling, names\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
+        "imported = peak()\n"
+        "model = modeling.BertForPreTraining(modeling.BertConfig(vocab_size=30522, type_vocab_size=2))\n"
+        "checkpoint.write(sys.argv[1], {names.variable_name(v.path): v for v in model.weights})\n"
+        "assert len(checkpoint.restore(model, sys.argv[1]).restored) == 206\n"
+        "print((peak() - imported) / sum(4 * v.value.shape.num_elements() for v in model.weights))\n"
+    )
+    child = [sys.executable, "-c", code, str(tmp_path / "bert_model.ckpt")]
+    done = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert os.path.getsize(tmp_path / f"bert_model.ckpt{SHARD}") == 4 * 110_106_428
+    assert float(done.stdout) < 2.2
 
 
 def unchanged_by(layer, path, match, **options):

@@ -16,8 +16,8 @@ import sys
 from absl import flags
 
 from bert_tf.cli import app
-from bert_tf.cli.model_files import CONFIG, VOCAB, model_file
 from bert_tf.errors import UserError
+from bert_tf.model_dir import CONFIG, VOCAB, find_file
 
 
 def main(argv=None):
@@ -92,14 +92,14 @@ def define_from_keras(values):
 def _vocab(values, prefix):
     from bert_tf import tokenization
 
-    path = model_file(prefix, VOCAB, values.vocab_file, "vocab_file", required=False)
+    path = find_file(prefix, VOCAB, values.vocab_file, "vocab_file", required=False)
     return path, path and list(tokenization.FullTokenizer(path).inv_vocab.values())
 
 
 def _config(values, prefix):
     from bert_tf import modeling
 
-    path = model_file(prefix, CONFIG, values.bert_config_file, "bert_config_file")
+    path = find_file(prefix, CONFIG, values.bert_config_file, "bert_config_file")
     return path, modeling.BertConfig.from_json_file(path)
 
 
