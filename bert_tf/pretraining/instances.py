@@ -55,8 +55,9 @@ class Counts:
     """What a run met, made and dropped; of several shards' counts the sum is taken with `+`.
 
     `pieces` counts the instances' pieces with `[CLS]` and `[SEP]`; of the `masked` ones `kept` stayed, `replaced`
-    became random tokens and the rest `[MASK]`. `truncated` counts instances. `false_random_next` counts the draws of
-    a random next document that gave the document itself, `unpaired` the instances dropped because of one.
+    became random tokens and the rest `[MASK]`. `truncated` counts instances. `false_random_next` counts those
+    whose random next comes from their own document; with `no_false_random_next` there is none, and `made_actual`
+    counts those that got what does follow, `unpaired` those dropped because nothing does.
     """
 
     documents: int = 0
@@ -67,6 +68,7 @@ class Counts:
     instances: int = 0
     random_next: int = 0
     false_random_next: int = 0
+    made_actual: int = 0
     unpaired: int = 0
     truncated: int = 0
     pieces: int = 0
@@ -88,8 +90,8 @@ class Counts:
             f"documents  {self.documents} ({self.empty_documents} without a piece dropped)",
             f"sentences  {self.sentences} ({self.empty_sentences} without a piece dropped)",
             f"instances  {self.instances}, {self.truncated} truncated",
-            f"next       {share(self.random_next, self.instances)} random; {self.false_random_next} drawn from their "
-            f"own document ({self.unpaired} dropped for want of a next sentence)",
+            f"next       {share(self.random_next, self.instances)} random ({self.false_random_next} of them from their "
+            f"own document, {self.made_actual} made actual instead, {self.unpaired} dropped)",
             f"masked     {share(self.masked, self.pieces)} of {self.pieces} pieces: {share(whole_mask, self.masked)} "
             f"[MASK], {share(self.kept, self.masked)} kept, {share(self.replaced, self.masked)} random",
         ))
@@ -106,10 +108,10 @@ class Counts:
         if self.documents == 1:
             doubts.append("the text is one document, so there is no other to draw a random next sentence from; a "
                           "blank line ends a document")
-        if self.false_random_next and self.random_next:
+        if self.false_random_next:
             doubts.append(
-                f"{self.false_random_next} next sentences labelled random come from their own document; "
-                "--no_false_random_next takes what does follow instead"
+                f"{self.false_random_next} of {self.random_next} next sentences labelled random come from their own "
+                "document; --no_false_random_next takes what does follow instead"
             )
         return doubts
 
@@ -162,15 +164,16 @@ def _pairs(documents, index, settings, rng, counts):
         a = (starts[first], starts[split])
         b_from = index
         # The order of the two conditions is the original's: a chunk of one sentence draws nothing.
-        is_random_next = stop - first == 1 or rng.random() < 0.5
+        is_random_next = was_to_be_random = stop - first == 1 or rng.random() < 0.5
         if is_random_next:
             b_from = _draw_document(len(documents), index, rng)
-            counts.false_random_next += b_from == index
             is_random_next = b_from != index or not settings.no_false_random_next
         if is_random_next:
+            counts.false_random_next += b_from == index
             b = _random_run(documents[b_from], wanted - (a[1] - a[0]), rng)
             first = split
         elif split < last:
+            counts.made_actual += was_to_be_random
             stop = bisect_left(starts, starts[first] + wanted, split + 1, last)
             b = (starts[split], starts[stop])
             first = stop

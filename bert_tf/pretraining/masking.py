@@ -55,7 +55,7 @@ def _cached_draws(length):
     return list(_draws(length))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.cache
 def _single_words(length):
     return [(position,) for position in range(length)]
 
@@ -67,8 +67,8 @@ def words_of(ids, length_a, continues=None):
     As in the original that holds across the middle `[SEP]` too, where truncation left `b` starting inside a word.
     """
     if continues is None:
-        singles = _single_words(len(ids))
-        return singles[1:length_a + 1] + singles[length_a + 2:-1]
+        singles = _single_words(1 << len(ids).bit_length())  # one list serves many lengths
+        return singles[1:length_a + 1] + singles[length_a + 2:len(ids) - 1]
     words = []
     for first, stop in ((1, length_a + 1), (length_a + 2, len(ids) - 1)):
         for position in range(first, stop):

@@ -123,10 +123,11 @@ def test_what_instances_never_break(texts, length, short_seq_prob, whole_words, 
         assert any(_holds(document, a) for document in flat) and any(_holds(document, b) for document in flat)
     assert counts.instances == len(made)
     assert counts.random_next == sum(instance.is_random_next for instance in made)
-    if true_next and len(texts) == 1:
-        assert counts.random_next == 0
-    if not true_next:
-        assert counts.unpaired == 0
+    if true_next:
+        assert counts.false_random_next == 0
+        assert counts.random_next == 0 or len(texts) > 1
+    else:
+        assert counts.unpaired == counts.made_actual == 0
         assert made
 
 
@@ -142,7 +143,7 @@ def test_no_false_random_next_takes_what_follows():
             max_seq_length=19, no_false_random_next=True, random_seed=seed, dupe_factor=1, masked_lm_prob=0
         )
         made, counts, _ = _make([documents.Document(text)], VOCABULARY, run_settings)
-        assert counts.false_random_next > 0 and counts.random_next == 0
+        assert counts.made_actual > 0 and counts.random_next == counts.false_random_next == 0
         for instance in made:
             ids = list(instance.input_ids)
             ids[instance.masked_lm_positions[0]] = instance.masked_lm_ids[0]
@@ -200,4 +201,4 @@ def test_doubts():
         documents=20, single_sentence_documents=19, instances=20, random_next=20
     ).doubts()[0]
     one, false = instances.Counts(documents=1, false_random_next=3, random_next=3).doubts()
-    assert "one document" in one and "3 next sentences labelled random" in false
+    assert "one document" in one and "3 of 3 next sentences labelled random" in false
