@@ -90,8 +90,8 @@ class Counts:
             f"documents  {self.documents} ({self.empty_documents} without a piece dropped)",
             f"sentences  {self.sentences} ({self.empty_sentences} without a piece dropped)",
             f"instances  {self.instances}, {self.truncated} truncated",
-            f"next       {share(self.random_next, self.instances)} random ({self.false_random_next} of them from their "
-            f"own document, {self.made_actual} made actual instead, {self.unpaired} dropped)",
+            f"next       {share(self.random_next, self.instances)} random ({self.false_random_next} of them from "
+            f"their own document, {self.made_actual} made actual instead, {self.unpaired} dropped)",
             f"masked     {share(self.masked, self.pieces)} of {self.pieces} pieces: {share(whole_mask, self.masked)} "
             f"[MASK], {share(self.kept, self.masked)} kept, {share(self.replaced, self.masked)} random",
         ))
