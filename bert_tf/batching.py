@@ -14,16 +14,29 @@ import tensorflow as tf
 from bert_tf.errors import UserError
 
 
-def epoch_order(num_examples, seed, epoch):
-    """The order int64 [num_examples] of an epoch's examples, all of them once."""
+def epoch_order(num_examples, seed, epoch, shuffle_buffer=0):
+    """The order int64 [num_examples] of an epoch's examples, all of them once.
+
+    `shuffle_buffer` 0 shuffles them all; N draws each from the next N that were not drawn yet, so that files are read
+    nearly from front to back.
+    """
     # RandomState, not Generator: its stream is frozen, so that a run can resume under another NumPy.
-    return np.random.RandomState([seed, epoch]).permutation(num_examples)
+    rng = np.random.RandomState([seed, epoch])
+    if not 0 < shuffle_buffer < num_examples:
+        return rng.permutation(num_examples)
+    order = np.arange(num_examples)
+    buffer = list(range(shuffle_buffer))
+    draws = rng.randint(0, shuffle_buffer, num_examples - shuffle_buffer)
+    for place, (draw, follower) in enumerate(zip(draws.tolist(), range(shuffle_buffer, num_examples))):
+        order[place], buffer[draw] = buffer[draw], follower
+    order[num_examples - shuffle_buffer:] = rng.permutation(buffer)
+    return order
 
 
-def training_order(num_examples, batch_size, seed, start=0):
+def training_order(num_examples, batch_size, seed, start=0, shuffle_buffer=0):
     """Yields the example numbers int64 [batch_size] of each batch, for ever, after `start` examples.
 
-    Every epoch has an order of its own; a batch may begin in one epoch and end in the next.
+    Every epoch has an order of its own (`epoch_order`); a batch may begin in one epoch and end in the next.
     """
     position, order, ordered_epoch = start, None, None
     while True:
@@ -31,7 +44,7 @@ def training_order(num_examples, batch_size, seed, start=0):
         while len(numbers) < batch_size:
             epoch, offset = divmod(position, num_examples)
             if epoch != ordered_epoch:
-                order, ordered_epoch = epoch_order(num_examples, seed, epoch), epoch
+                order, ordered_epoch = epoch_order(num_examples, seed, epoch, shuffle_buffer), epoch
             taken = order[offset:offset + batch_size - len(numbers)]
             numbers.extend(taken)
             position += len(taken)

@@ -36,6 +36,8 @@ FLAGS = (
     ("integer", "save_checkpoints_steps", 1000, "Steps between two checkpoints."),
     ("integer", "iterations_per_loop", None, "Steps in one call to the device. Default: about a second's worth."),
     ("integer", "max_eval_steps", 100, "Evaluation batches; past the last record they begin again at the first."),
+    ("integer", "shuffle_buffer", 0, "Records that are shuffled at a time; 0: all of them, anew in each epoch. The "
+     "original's is 100."),
     ("bool", "allow_missing", False, "Accept an --init_checkpoint that lacks variables of the model."),
     ("bool", "allow_case_mismatch", False, "Accept records whose casing is not the checkpoint's."),
 )
@@ -86,7 +88,7 @@ def check_flags(values):
         raise UserError("nothing to do: give --do_train, --do_eval or both")
     common.require_at_least(values, 1, "train_batch_size", "eval_batch_size", "num_train_steps", "max_eval_steps",
                             "max_predictions_per_seq", "save_checkpoints_steps")
-    common.require_at_least(values, 0, "num_warmup_steps", "keep_checkpoint_max")
+    common.require_at_least(values, 0, "num_warmup_steps", "keep_checkpoint_max", "shuffle_buffer")
     if values.iterations_per_loop is not None:
         common.require_at_least(values, 1, "iterations_per_loop")
     if not 0.0 < values.learning_rate < float("inf"):
@@ -151,7 +153,7 @@ def train(values, runtime, model, record_files, start_from, sidecar):
     sizes = batching.Sizes(values.max_seq_length, values.xla)
     feed = batching.Feed(
         lambda: batching.training_order(len(record_files), values.train_batch_size, values.seed,
-                                        training.examples_seen),
+                                        training.examples_seen, values.shuffle_buffer),
         lambda numbers: reading.make_batch(record_files, numbers, sizes))
     schedule = loop.Schedule(values.output_dir, values.num_train_steps, values.train_batch_size,
                              values.save_checkpoints_steps, values.keep_checkpoint_max, values.iterations_per_loop)
@@ -166,7 +168,7 @@ def fingerprint(values, config, record_files, start_from):
     from bert_tf import checkpoint
 
     names = ("seed", "train_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "max_seq_length",
-             "max_predictions_per_seq", "precision", "xla", "deterministic")
+             "max_predictions_per_seq", "shuffle_buffer", "precision", "xla", "deterministic")
     return {"script": "run_pretraining", "records": record_files.digest, "config": config.to_dict(),
             "init_checkpoint": checkpoint.digest(start_from) if start_from else None,
             **{name: values[name].value for name in names}}
