@@ -82,7 +82,7 @@ def expand(patterns, flag):
     """The files that a comma-separated list of names and globs stands for, in the original's order.
 
     Patterns keep their order, the files of one pattern are sorted. A pattern that matches nothing, an empty list and
-    an empty file are a `UserError` that names `flag`.
+    a folder are a `UserError` that names `flag`.
     """
     paths = []
     for pattern in patterns.split(","):
