@@ -5,9 +5,11 @@ order and written. Shapes: B batch, S sequence, H hidden, N lines, T tokens of a
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -189,12 +191,14 @@ class NpzWriter:
         shapes = {f"layer_{layer}": (np.float32, (self.hidden_size,)) for layer in self.layers}
         if not self.pooled:
             shapes |= {"input_ids": (np.int32, ()), "row_splits": (np.int64, ())}
-        spools = {name: tempfile.TemporaryFile() for name in shapes}
-        with files.replacing(self.path, "wb") as file:
+        beside = None if files.is_remote(self.path) else os.path.dirname(self.path) or "."
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(files.replacing(self.path, "wb"))
+            spools = {name: stack.enter_context(tempfile.TemporaryFile(dir=beside)) for name in shapes}
             self._spool(rows_and_vectors, spools)
             with zipfile.ZipFile(file, "w") as archive:
                 for name, (dtype, shape) in shapes.items():
-                    self._add(archive, name, spools.pop(name), np.dtype(dtype), shape)
+                    self._add(archive, name, spools[name], np.dtype(dtype), shape)
 
     def _spool(self, rows_and_vectors, spools):
         total = 0
@@ -211,7 +215,7 @@ class NpzWriter:
     def _add(self, archive, name, spool, dtype, shape):
         count = spool.tell() // (dtype.itemsize * int(np.prod(shape, dtype=int)))
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count, *shape)}
-        with spool, archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
             spool.seek(0)
             np.lib.format.write_array_header_1_0(member, header)
             shutil.copyfileobj(spool, member, 1 << 20)
