@@ -226,17 +226,19 @@ class WordpieceTokenizer:
         """The pieces of one word."""
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
-        pieces, start = [], 0
-        while start < len(word):
-            prefix = "##" if start else ""
-            for end in range(min(len(word), start + self._longest_piece), start, -1):
+        vocab, length = self.vocab, len(word)
+        if word in vocab:
+            return [word]
+        pieces, start, prefix = [], 0, ""
+        while start < length:
+            for end in range(min(length, start + self._longest_piece), start, -1):
                 piece = prefix + word[start:end]
-                if piece in self.vocab:
+                if piece in vocab:
                     break
             else:
                 return [self.unk_token]
             pieces.append(piece)
-            start = end
+            start, prefix = end, "##"
         return pieces
 
 

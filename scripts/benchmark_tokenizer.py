@@ -3,7 +3,8 @@
     python scripts/benchmark_tokenizer.py --input_file='books/*.txt' --vocab_file=vocab.txt
 
 Every way encodes the same lines in this one process, in turn, `--repeats` times; the table holds medians. "cold" is a
-tokenizer's first pass over the text, with nothing remembered; "warm" is a later pass. The speed counts UTF-8 bytes.
+tokenizer's first pass over the text, with nothing remembered; "warm" is a later pass. Speeds are UTF-8
+bytes per second of processor time, which other programs on the machine disturb less than the clock.
 """
 
 import collections
@@ -78,9 +79,9 @@ def size(texts):
 
 def speed(encode, texts):
     """MB/s of `encode`, a function of a list of texts."""
-    start = time.perf_counter()
+    start = time.process_time()
     encode(texts)
-    return size(texts) / (time.perf_counter() - start) / 1e6
+    return size(texts) / (time.process_time() - start) / 1e6
 
 
 def measure(values, texts):
@@ -107,17 +108,18 @@ def measure(values, texts):
 
 def report(speeds):
     """Prints the table of speeds and ratios."""
-    print(f"{'':22}{'MB/s cold':>11}{'warm':>8}{'/ reference: cold':>20}{'warm':>8}{'/ tokenizers: cold':>20}{'warm':>8}")
+    ratios = f"{'/ reference: cold':>20}{'warm':>8}{'/ tokenizers: cold':>20}{'warm':>8}"
+    print(f"{'':22}{'MB/s cold':>11}{'warm':>8}{ratios}")
     for way in (REFERENCE, PEER, FAST, OFFSETS):
         cold = speeds.get((way, "cold"))
         if cold is None:
             continue
         warm = speeds.get((way, "warm"), cold)
         row = f"{way:22}{cold:11.2f}{warm:8.2f}"
-        for other, width in ((REFERENCE, 20), (PEER, 20)):
+        for other in (REFERENCE, PEER):
             base = speeds.get((other, "cold"))
             if base:
-                row += f"{cold / base:{width}.1f}{warm / speeds.get((other, 'warm'), base):8.1f}"
+                row += f"{cold / base:20.1f}{warm / speeds.get((other, 'warm'), base):8.1f}"
         print(row)
 
 

@@ -115,7 +115,7 @@ def run(values):
         file.writelines(piece + "\n" for piece in pieces)
     _LOGGER.info("%s: %d pieces", values.vocab_file, len(pieces))
     if len(pieces) < values.vocab_size:
-        _LOGGER.warning("the text holds no more pieces seen %d times or more: set vocab_size in bert_config.json to %d",
+        _LOGGER.warning("no other piece is seen %d times: set vocab_size in bert_config.json to %d",
                         values.min_frequency, len(pieces))
 
 
