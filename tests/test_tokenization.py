@@ -61,7 +61,7 @@ def test_every_recorded_string(name, shared, goldens):
     recorded = [value for key, value in json.loads((goldens / "tokenization/vocab_sha256.json").read_text()).items()
                 if key.startswith(f"tokenization_{name}:")]
     assert hashlib.sha256(file.read_bytes()).hexdigest() == recorded[0]["sha256"]
-    tokenizers = {"lower": tokenization.FullTokenizer(str(file)), "cased": tokenization.FullTokenizer(str(file), False)}
+    tokenizers = {name: tokenization.FullTokenizer(str(file), name == "lower") for name in ("lower", "cased")}
     assert tokenizers["lower"].vocab_size == recorded[0]["lines"]
     for line in read_gz(goldens / f"tokenization/tokenization_{name}.jsonl.gz").splitlines():
         row = json.loads(line)
@@ -168,7 +168,8 @@ def test_special_tokens_in_a_text_are_text_unless_asked_for(vocab_file):
     assert plain.tokenize("a[SEP]b [sep]") == ["a", "[", "sep", "]", "b", "[", "sep", "]"]
     keeping = tokenization.FullTokenizer(vocab_file, keep_special_tokens=True)
     tokens = ["a", "[SEP]", "b", "[", "sep", "]"]
-    assert keeping.tokenize("a[SEP]b [sep]") == keeping.convert_ids_to_tokens(keeping.encode("a[SEP]b [sep]")) == tokens
+    assert keeping.tokenize("a[SEP]b [sep]") == tokens
+    assert keeping.convert_ids_to_tokens(keeping.encode("a[SEP]b [sep]")) == tokens
     assert keeping.encode_with_offsets("a[SEP]b")[1] == [(0, 1), (1, 6), (6, 7)]
 
 
@@ -195,13 +196,15 @@ def test_reference_functions():
 
 def test_vocabulary_lines(tmp_path, caplog):
     path = tmp_path / "vocab.txt"
-    lines = ["\ufeff[PAD]\r", "[UNK]", "", " [CLS]\t", "x\u2028y", "\u2028", "[SEP]", "twice", "[MASK]", "\x85", "twice"]
+    lines = ["\ufeff[PAD]\r", "[UNK]", "", " [CLS]\t", "x\u2028y", "\u2028", "[SEP]", "twice", "[MASK]", "\x85"]
+    lines.append("twice")
     path.write_bytes("\n".join(lines).encode("utf-8"))
     expected = ["[PAD]", "[UNK]", "", "[CLS]", "x\u2028y", "", "[SEP]", "twice", "[MASK]", "", "twice"]
     with caplog.at_level(logging.WARNING, "bert_tf"):
         vocab = tokenization.load_vocab(str(path))
     assert vocab == {piece: number for number, piece in enumerate(expected)}
-    assert len(caplog.records) == 1 and "'twice' on lines 8, 11" in caplog.text and "'' on lines 3, 6, 10" in caplog.text
+    assert len(caplog.records) == 1
+    assert "'twice' on lines 8, 11" in caplog.text and "'' on lines 3, 6, 10" in caplog.text
     tokenizer = tokenization.FullTokenizer(str(path))
     assert tokenizer.vocab == vocab and tokenizer.vocab_size == 11
     assert tokenizer.convert_ids_to_tokens(range(11)) == expected
