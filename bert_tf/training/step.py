@@ -36,16 +36,22 @@ def build_train_loop(model, objective, optimizer, runtime, clip_norm=1.0):
             sums = objective.sums(objective.forward(model, batch, dropout_key), batch)
             losses = {name: total / denominators[name] for name, total in sums.items()}
             loss = tf.add_n(list(losses.values()))
-        return {"loss": loss, **losses}, tape.gradient(loss, variables)
-
-    # XLA even where the model runs without it: one pass over memory for each variable instead of a dozen.
-    @tf.function(jit_compile=True)
-    def clip_and_apply(gradients):
+        gradients = tape.gradient(loss, variables)
         # The norm of a sparse gradient is taken before equal rows are added, as in the original.
-        gradients, norm = tf.clip_by_global_norm(gradients, clip_norm)
+        sparse = {index: tf.nn.l2_loss(gradient.values) for index, gradient in enumerate(gradients)
+                  if isinstance(gradient, tf.IndexedSlices)}
+        dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+        return {"loss": loss, **losses}, dense, sparse
+
+    def clip_and_apply(gradients, sparse):
+        # A variable that the loss does not reach stays as it is, as in the original.
+        reached = [(gradient, variable) for gradient, variable in zip(gradients, variables) if gradient is not None]
+        halves = [sparse[index] if index in sparse else tf.nn.l2_loss(gradient)
+                  for index, gradient in enumerate(gradients) if gradient is not None]
+        norm = tf.sqrt(2.0 * tf.add_n(halves))
         rate = optimizer.learning_rate
-        for gradient, variable in zip(gradients, variables):
-            optimizer.update_step(gradient, variable, rate)
+        for gradient, variable in reached:
+            optimizer.update_step(gradient, variable, rate, gradient_scale=clip_norm / tf.maximum(norm, clip_norm))
         optimizer.iterations.assign_add(1)
         return {"learning_rate": tf.cast(rate, tf.float32), "gradient_norm": norm}
 
@@ -54,8 +60,8 @@ def build_train_loop(model, objective, optimizer, runtime, clip_norm=1.0):
         denominators = {name: weights[name] + epsilon for name, epsilon in objective.EPSILON.items()}
         step_number = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int32)
         dropout_key = tf.random.experimental.stateless_fold_in(seed, step_number)
-        losses, gradients = losses_and_gradients(batch, denominators, dropout_key)
-        scalars = {**losses, **clip_and_apply(gradients),
+        losses, gradients, sparse = losses_and_gradients(batch, denominators, dropout_key)
+        scalars = {**losses, **clip_and_apply(gradients, sparse),
                    "examples": tf.reduce_sum(batch["example_weights"]),
                    "tokens": tf.cast(tf.reduce_sum(batch["input_mask"]), tf.float32)}
         return tf.stack([scalars[name] for name in scalar_names(objective)])
