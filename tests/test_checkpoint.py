@@ -27,6 +27,12 @@ def step2000(goldens):
 
 
 @pytest.fixture
+def with_slots(shared):
+    """The same checkpoint as recorded, Adam slots and all; the copy beside the tests holds no slots."""
+    return str(shared("goldens/tiny_ckpt/step2000") / "model.ckpt-2000")
+
+
+@pytest.fixture
 def copied(step2000, tmp_path):
     """A copy of the trained checkpoint that a test may damage: its prefix."""
     for suffix in (".index", SHARD):
@@ -120,12 +126,12 @@ def test_a_broken_state_file_is_refused(copied):
 # Reading.
 
 
-def test_variables_are_listed_with_shape_and_dtype(step2000):
-    entries = checkpoint.list_variables(step2000)
+def test_variables_are_listed_with_shape_and_dtype(with_slots):
+    entries = checkpoint.list_variables(with_slots)
     assert len(entries) == 139 and list(entries) == sorted(entries)
     assert entries["bert/embeddings/word_embeddings"] == checkpoint.Entry((1500, 64), tf.float32)
     assert entries["global_step"] == checkpoint.Entry((), tf.int64)
-    assert checkpoint.step_of(step2000) == 2000
+    assert checkpoint.step_of(with_slots) == 2000
 
 
 def test_a_name_that_is_not_there_is_refused(step2000):
@@ -159,12 +165,12 @@ def test_damaged_files_are_refused_in_one_line(copied, config, suffix, change):
 # Restoring.
 
 
-def test_the_trained_checkpoint_restores_whole(config, step2000):
+def test_the_trained_checkpoint_restores_whole(config, with_slots):
     model = modeling.BertForPreTraining(config)
-    report = checkpoint.restore(model, step2000)
-    assert report.summary() == (f"{step2000}: 46/46 restored; optimizer and training state: 92; global_step 2000")
+    report = checkpoint.restore(model, with_slots)
+    assert report.summary() == (f"{with_slots}: 46/46 restored; optimizer and training state: 92; global_step 2000")
     assert (report.missing, report.extra, report.misshapen, report.details()) == ([], [], [], [])
-    stored = dict(checkpoint.read(step2000))
+    stored = dict(checkpoint.read(with_slots))
     for variable in model.weights:
         np.testing.assert_array_equal(variable.numpy(), stored[checkpoint.variable_name(variable.path)])
 
@@ -291,10 +297,10 @@ def test_two_variables_of_one_name_are_refused(tmp_path):
 # Writing.
 
 
-def test_written_files_are_the_originals_byte_for_byte(step2000, tmp_path):
-    checkpoint.write(tmp_path / "new" / "model.ckpt-2000", dict(checkpoint.read(step2000)))
+def test_written_files_are_the_originals_byte_for_byte(with_slots, tmp_path):
+    checkpoint.write(tmp_path / "new" / "model.ckpt-2000", dict(checkpoint.read(with_slots)))
     for suffix in (".index", SHARD):
-        with open(step2000 + suffix, "rb") as theirs, open(tmp_path / f"new/model.ckpt-2000{suffix}", "rb") as ours:
+        with open(with_slots + suffix, "rb") as theirs, open(tmp_path / f"new/model.ckpt-2000{suffix}", "rb") as ours:
             assert theirs.read() == ours.read()
     assert sorted(os.listdir(tmp_path / "new")) == [f"model.ckpt-2000{SHARD}", "model.ckpt-2000.index"]
 

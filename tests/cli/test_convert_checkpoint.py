@@ -23,7 +23,12 @@ def tiny(goldens):
 def folder(tiny, tmp_path):
     """A model folder with a space in its name that a test may damage: checkpoint, config, vocabulary."""
     folder = tmp_path / "my model"
-    shutil.copytree(tiny / "step2000", folder)
+    folder.mkdir()
+    weights = dict(checkpoint.read(str(tiny / "step2000/model.ckpt-2000")))
+    slots = {f"{name}/{slot}": np.zeros_like(value) for name, value in weights.items() for slot in ("adam_m", "adam_v")
+             if name != "global_step"}
+    checkpoint.write(folder / "model.ckpt-2000", weights | slots)
+    checkpoint.update_state(folder, "model.ckpt-2000")
     for name in ("bert_config.json", "vocab.txt"):
         shutil.copyfile(tiny / name, folder / name)
     return folder
