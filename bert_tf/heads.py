@@ -56,8 +56,9 @@ class LinearHead(ExactLayer):
             for part in scope:
                 scopes.enter_context(keras.name_scope(part))
             self.output_weights = keras.Variable(create_initializer(config.initializer_range),
-                                                 shape=(num_classes, config.hidden_size), name="output_weights")
-            self.output_bias = keras.Variable("zeros", shape=(num_classes,), name="output_bias")
+                                                 shape=(num_classes, config.hidden_size), name="output_weights",
+                                                 autocast=False)
+            self.output_bias = keras.Variable("zeros", shape=(num_classes,), name="output_bias", autocast=False)
         self.built = True
 
     def call(self, rows):

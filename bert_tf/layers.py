@@ -50,6 +50,10 @@ class ExactLayer(keras.layers.Layer):
     def __init__(self, **kwargs):
         super().__init__(autocast=False, **kwargs)
 
+    def add_weight(self, **kwargs):
+        # Keras casts the variables of the outermost layer that is called even where that layer forbids it.
+        return super().add_weight(autocast=False, **kwargs)
+
 
 class LayerNorm(ExactLayer):
     """Normalises each row to mean 0 and variance 1 and scales it (Ba et al., 2016); in float32 at any precision.

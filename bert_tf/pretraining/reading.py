@@ -6,6 +6,7 @@ Shapes: B batch, S sequence, P masked positions, N records.
 import dataclasses
 import functools
 import hashlib
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -46,6 +47,7 @@ class RecordFiles:
         self._ends = [np.cumsum(lengths + HEADER + FOOTER) for lengths, _ in indices]
         self._firsts = np.cumsum([0] + [lengths.size for lengths, _ in indices])
         self._open = functools.lru_cache(maxsize=64)(files.open_binary)
+        self._lock = threading.Lock()  # a feed that is being given up may still read while the next one begins
         self.digest = hashlib.sha256(b"".join(hashes.tobytes() for _, hashes in indices)).hexdigest()
         for first in self._firsts[:-1]:
             self.read(np.array([first]))
@@ -65,7 +67,7 @@ class RecordFiles:
         try:
             parsed = tf.io.parse_example(contents, {name: tf.io.FixedLenFeature([length], dtype)
                                                     for name, (dtype, length) in schema.items()})
-        except tf.errors.InvalidArgumentError:
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):  # the latter from TensorFlow quoting the record
             raise UserError(self._explain(numbers, contents, schema)) from None
         batch = {name: values.numpy() for name, values in parsed.items()}
         self._check(numbers, batch)
@@ -79,9 +81,10 @@ class RecordFiles:
         row = number - self._firsts[file]
         start = int(self._ends[file][row - 1]) if row else 0
         size = int(self._ends[file][row]) - start - HEADER - FOOTER
-        source = self._open(self.paths[file])
-        source.seek(start + HEADER)
-        return source.read(size)
+        with self._lock:
+            source = self._open(self.paths[file])
+            source.seek(start + HEADER)
+            return source.read(size)
 
     def _explain(self, numbers, contents, schema):
         """Which record does not fit the flags, and how."""
@@ -93,6 +96,8 @@ class RecordFiles:
             for name, (dtype, length) in schema.items():
                 kind = "float_list" if dtype == "float32" else "int64_list"
                 held = len(getattr(example.features.feature[name], kind).value)
+                if held != length and name == "next_sentence_labels":
+                    return f"{self.where(number)} holds {held} values of {name}, not 1"
                 if held != length:
                     flag = "max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"
                     return (f"{self.where(number)} holds {held} values of {name}, --{flag}={length} asks for {length}; "
