@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Runs the test suite in .venv, which it makes where it is missing. Arguments are pytest's, such as -k tokenizer.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/venv.sh
+make_venv test
+exec .venv/bin/python -m pytest "$@"
