@@ -30,8 +30,13 @@ def main(argv=None):
             return 0
     elif name in COMMANDS:
         define_flags, run, description = COMMANDS[name]
-        return app.main(define_flags, run, [f"{argv[0]} {name}", *argv[2:]], description)
+        return app.main(define_flags, functools.partial(_run, run), [f"{argv[0]} {name}", *argv[2:]], description)
     return app.main(lambda values: None, functools.partial(_refuse, name), argv[:1])
+
+
+def _run(command, values):
+    app.load_tensorflow()
+    command(values)
 
 
 def _refuse(name, values):

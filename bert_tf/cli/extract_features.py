@@ -46,9 +46,10 @@ def define_flags(values):
 
 
 def run(values):
+    common.note_obsolete(values)
+    app.load_tensorflow()
     from bert_tf import checkpoint, extraction, modeling, tokenization
 
-    common.note_obsolete(values)
     prefix = checkpoint.find(values.init_checkpoint)
     config_file = model_dir.find_file(prefix, CONFIG, values.bert_config_file, "bert_config_file")
     config = modeling.BertConfig.from_json_file(config_file)
