@@ -4,6 +4,8 @@ import json
 import logging
 import os
 
+import tensorflow as tf
+
 from bert_tf import checkpoint, files
 from bert_tf.errors import UserError
 
@@ -13,24 +15,35 @@ FINGERPRINT = "run.json"
 CHECKPOINT = "model.ckpt"
 # What a run leaves in its folder; `--overwrite_output_dir` removes these and nothing else.
 LEFT_BY_A_RUN = ("checkpoint", "eval_results.txt", "train_log.jsonl", "curves.png", FINGERPRINT)
+EVENTS = "events.out.tfevents."  # TensorBoard's files
 
 
-def start(folder, fingerprint, resume=False, overwrite=False):
-    """Prepares `folder` for a run and returns the checkpoint to go on from, or None for a new run.
+def find(folder, fingerprint, resume=False, overwrite=False):
+    """The checkpoint in `folder` that a run goes on from, or None for a new run; nothing is written.
 
     `fingerprint` maps the names of all settings that decide the run's trajectory to plain values. A folder with
     checkpoints of another run, or of none that we know, is a `UserError` that names what differs, unless `resume` (go
     on with the new settings) or `overwrite` (start anew).
     """
-    files.make_folder(folder)
     if overwrite:
-        clear(folder)
+        others = [os.path.basename(prefix) for prefix in _prefixes(folder) if not _is_of_a_run(prefix)]
+        if others:
+            raise UserError(f"{folder} holds checkpoints that no run left there: {checkpoint.shorten(others)}; "
+                            "--overwrite_output_dir does not remove them, give the run a folder of its own")
+        return None
     newest = checkpoint.latest(folder)
     if newest and not resume:
         _compare(folder, fingerprint)
+    return newest
+
+
+def begin(folder, fingerprint, overwrite=False):
+    """Makes `folder` the folder of the run with this fingerprint; of an earlier run removes all, if `overwrite`."""
+    files.make_folder(folder)
+    if overwrite:
+        clear(folder)
     with files.replacing(os.path.join(folder, FINGERPRINT)) as file:
         file.write(json.dumps(fingerprint, indent=2, sort_keys=True) + "\n")
-    return newest
 
 
 def _compare(folder, fingerprint):
@@ -43,6 +56,8 @@ def _compare(folder, fingerprint):
         earlier = json.loads(files.read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg}); {advice}") from error
+    if not isinstance(earlier, dict):
+        raise UserError(f"{path}: not a JSON object; {advice}")
     names = sorted(name for name in {*earlier, *fingerprint} if earlier.get(name) != fingerprint.get(name))
     if names:
         differences = ", ".join(f"{name} {_short(earlier.get(name))} (now {_short(fingerprint.get(name))})"
@@ -57,11 +72,19 @@ def _short(value):
 
 def clear(folder):
     """Removes what a run left in `folder`: its checkpoints, logs and results."""
-    for prefix in checkpoint.list_prefixes(folder):
-        if os.path.basename(prefix).startswith(CHECKPOINT + "-"):
-            checkpoint.delete(prefix)
-    for name in LEFT_BY_A_RUN:
+    for prefix in filter(_is_of_a_run, _prefixes(folder)):
+        checkpoint.delete(prefix)
+    events = [name for name in tf.io.gfile.listdir(folder) if name.startswith(EVENTS)]
+    for name in [*LEFT_BY_A_RUN, *events]:
         files.remove(os.path.join(folder, name))
+
+
+def _prefixes(folder):
+    return checkpoint.list_prefixes(folder) if tf.io.gfile.isdir(folder) else []
+
+
+def _is_of_a_run(prefix):
+    return os.path.basename(prefix).startswith(CHECKPOINT + "-")
 
 
 def write_results(path, results):

@@ -18,7 +18,8 @@ RESULTS = "eval_results.txt"
 SHORTEST_SEQUENCE = 5  # [CLS] a [SEP] b [SEP]
 
 FLAGS = (
-    ("string", "bert_config_file", None, "bert_config.json, the model's shape."),
+    ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside "
+     "--init_checkpoint)."),
     ("string", "input_file", None, "Record files: names and globs, separated by commas."),
     ("string", "output_dir", None, "The folder for checkpoints and results."),
     ("string", "init_checkpoint", None, "The checkpoint to start from; without it training starts from random weights."),
@@ -51,7 +52,7 @@ def main(argv=None):
 def define_flags(values):
     """The original's flags with its defaults, and the ones that all training scripts share."""
     common.define(values, FLAGS, common.RUNTIME, common.FOLDER, common.OBSOLETE)
-    flags.mark_flags_as_required(["bert_config_file", "input_file", "output_dir"], flag_values=values)
+    flags.mark_flags_as_required(["input_file", "output_dir"], flag_values=values)
 
 
 def run(values):
@@ -64,20 +65,22 @@ def run(values):
     from bert_tf.runtime import Runtime
 
     runtime = Runtime(values.precision, values.xla, values.seed, values.deterministic)
-    config = modeling.BertConfig.from_json_file(values.bert_config_file)
-    check_lengths(values, config)
+    start_from = None if values.init_checkpoint is None else checkpoint.find(values.init_checkpoint)
+    config_file = find_config(values, start_from)
+    config = modeling.BertConfig.from_json_file(config_file)
+    check_lengths(values, config, config_file)
     paths = records.record_files(values.input_file, "input_file")
     sidecars = records.check_sidecars(paths, values.max_seq_length, values.max_predictions_per_seq, config.vocab_size)
-    start_from = checkpoint.find(values.init_checkpoint) if values.init_checkpoint else None
     sidecar = next(filter(None, sidecars), {})
     check_against_checkpoint(values, sidecar, start_from)
+    vocab_file = find_vocabulary(values, config, sidecar) if values.do_train else None
     limits = reading.Limits(values.max_seq_length, values.max_predictions_per_seq, config.vocab_size,
                             config.type_vocab_size)
     record_files = reading.RecordFiles(paths, limits)
     logger.info("%d records in %d files", len(record_files), len(paths))
     runtime.start()
     model = modeling.BertForPreTraining(config, dtype=runtime.policy)
-    step = train(values, runtime, model, record_files, start_from, sidecar) if values.do_train else None
+    step = train(values, runtime, model, record_files, start_from, sidecar, vocab_file) if values.do_train else None
     if values.do_eval:
         evaluate(values, runtime, model, record_files, start_from, step)
 
@@ -100,13 +103,25 @@ def check_flags(values):
                        values.num_warmup_steps, values.num_train_steps)
 
 
-def check_lengths(values, config):
+def find_config(values, start_from):
+    """The path of the config: the flag's, else beside --init_checkpoint or, when going on, in --output_dir."""
+    from bert_tf import files, model_dir
+
+    in_output_dir = os.path.join(values.output_dir, model_dir.CONFIG)
+    if values.bert_config_file or start_from:
+        return model_dir.find_file(start_from or "", model_dir.CONFIG, values.bert_config_file, "bert_config_file")
+    if files.exists(in_output_dir):
+        return in_output_dir
+    raise UserError("--bert_config_file is missing: without --init_checkpoint it says which model to build")
+
+
+def check_lengths(values, config, config_file):
     """`UserError` for a sequence length that no record or no model of this config has."""
     if values.max_seq_length < SHORTEST_SEQUENCE:
         raise UserError(f"--max_seq_length={values.max_seq_length}: a record takes at least {SHORTEST_SEQUENCE} tokens")
     if values.max_seq_length > config.max_position_embeddings:
         raise UserError(f"--max_seq_length={values.max_seq_length} is beyond the model's {config.max_position_embeddings} "
-                        f"positions (max_position_embeddings in {values.bert_config_file})")
+                        f"positions (max_position_embeddings in {config_file})")
 
 
 def check_against_checkpoint(values, sidecar, start_from):
@@ -128,14 +143,41 @@ def check_against_checkpoint(values, sidecar, start_from):
                        "ids that do not mean the same ruin the weights", sidecar.get("vocab_file"), vocab_file)
 
 
-def train(values, runtime, model, record_files, start_from, sidecar):
+def find_vocabulary(values, config, sidecar):
+    """The vocabulary to put into --output_dir, --vocab_file or the one that the records name; None without either.
+
+    `UserError` for a --vocab_file that is none, is larger than the model's, or is not the records'.
+    """
+    from bert_tf import files, model_dir, tokenization
+
+    vocab_file = values.vocab_file
+    if vocab_file:
+        size = max(tokenization.load_vocab(vocab_file).values()) + 1
+        if size > config.vocab_size:
+            raise UserError(f"--vocab_file={vocab_file} has {size} pieces, the model {config.vocab_size} (vocab_size "
+                            "in its config)")
+        if sidecar and model_dir.sha256(vocab_file) != sidecar["vocab_sha256"]:
+            raise UserError(f"--vocab_file={vocab_file} is not the vocabulary that the records were made with "
+                            f"({sidecar['vocab_file']})")
+        return vocab_file
+    named = sidecar.get("vocab_file")
+    if named and files.exists(named) and model_dir.sha256(named) == sidecar["vocab_sha256"]:
+        return named
+    logger.info("the vocabulary that the records were made with is not where they say, if they say: --vocab_file "
+                "would copy it into %s", values.output_dir)
+    return None
+
+
+def train(values, runtime, model, record_files, start_from, sidecar, vocab_file):
     """Trains to --num_train_steps, from the newest checkpoint in --output_dir if there is one -> the last step."""
     from bert_tf import batching, optimization, run_dir
     from bert_tf.pretraining import objective, reading
     from bert_tf.training import journal, loop, state
 
     settings = fingerprint(values, model.config, record_files, start_from)
-    newest = run_dir.start(values.output_dir, settings, values.resume, values.overwrite_output_dir)
+    newest = run_dir.find(values.output_dir, settings, values.resume, values.overwrite_output_dir)
+    if values.overwrite_output_dir and start_from and is_in_folder(start_from, values.output_dir):
+        raise UserError(f"--overwrite_output_dir would remove --init_checkpoint={start_from}; move one of them")
     optimizer = optimization.create_optimizer(values.learning_rate, values.num_train_steps, values.num_warmup_steps)
     training = state.TrainingState(model, optimizer)
     if newest:
@@ -143,10 +185,11 @@ def train(values, runtime, model, record_files, start_from, sidecar):
         logger.info("going on from %s", newest)
     else:
         initialize(values, model, start_from)
+    run_dir.begin(values.output_dir, settings, values.overwrite_output_dir)
     if training.step >= values.num_train_steps:
         logger.info("complete at step %d", training.step)
         return training.step
-    write_model_dir(values, model.config, sidecar)
+    write_model_dir(values, model.config, sidecar, vocab_file)
     decayed, exempt = optimizer.decay_groups()
     logger.info("%s parameters; weight decay %s on %d variables, none on %d (%s)", f"{model.count_params():,}",
                 optimizer.weight_decay_rate, len(decayed), len(exempt), ", ".join(optimizer.exclude_from_weight_decay))
@@ -188,18 +231,15 @@ def initialize(values, model, start_from):
                        checkpoint.shorten(report.missing + report.misshapen))
 
 
-def write_model_dir(values, config, sidecar):
-    """Makes --output_dir a folder that other scripts can use: config, casing and, where it can be had, vocabulary."""
-    from bert_tf import files, model_dir
+def is_in_folder(prefix, folder):
+    """Whether a checkpoint lies in a folder, however the two are written."""
+    return os.path.realpath(os.path.dirname(prefix) or ".") == os.path.realpath(folder)
 
-    vocab_file = values.vocab_file
-    if vocab_file is None and sidecar and files.exists(sidecar["vocab_file"]):
-        vocab_file = sidecar["vocab_file"]
-    if vocab_file and sidecar and model_dir.sha256(vocab_file) != sidecar["vocab_sha256"]:
-        raise UserError(f"{vocab_file} is not the vocabulary that the records were made with; name that with --vocab_file")
-    if not vocab_file:
-        logger.info("the records do not say where their vocabulary is: --vocab_file would copy it into %s",
-                    values.output_dir)
+
+def write_model_dir(values, config, sidecar, vocab_file):
+    """Makes --output_dir a folder that other scripts can use: config, casing and, where it can be had, vocabulary."""
+    from bert_tf import model_dir
+
     info = {"task": "pretraining", "max_seq_length": values.max_seq_length}
     if sidecar:
         info |= {name: sidecar[name] for name in ("do_lower_case", "strip_accents")}
@@ -231,7 +271,7 @@ def evaluate(values, runtime, model, record_files, start_from, step):
     feed = batching.Feed(
         lambda: batching.evaluation_order(len(record_files), values.eval_batch_size, values.max_eval_steps),
         lambda numbers: reading.make_batch(record_files, numbers, sizes))
-    results = {"global_step": step, **evaluation.evaluate(model, objective, feed, runtime)}
     files.make_folder(values.output_dir)
+    results = {"global_step": step, **evaluation.evaluate(model, objective, feed, runtime)}
     logger.info("evaluation at step %d:", step)
     run_dir.write_results(os.path.join(values.output_dir, RESULTS), results)

@@ -111,9 +111,12 @@ def read_log(path):
     if files.exists(path):
         for _, line in files.read_lines(path):
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except json.JSONDecodeError:
                 break
+            if not isinstance(row, dict) or "step" not in row:
+                break
+            rows.append(row)
     return rows
 
 

@@ -50,11 +50,14 @@ def train(state, objective, feed, runtime, schedule, callbacks=()):
         with Signals() as signals:
             while state.step < schedule.num_train_steps and not state.model.stop_training:
                 first, steps, started = state.step, pace.steps(state.step), time.perf_counter()
-                rows = _call(device_loop, iterator, steps, state, feed, schedule)
+                rows = device_loop(iterator, tf.constant(steps)).numpy()
+                state.examples_seen += len(rows) * schedule.batch_size
                 seconds = time.perf_counter() - started
                 pace.record(steps, seconds)
                 _check_finite(rows, first, saved)
                 _report(callbacks, scalar_names(objective), rows, first, seconds)
+                if len(rows) < steps:
+                    _stop(state, schedule, str(feed.error or "the data ended before the training"))
                 if state.step % schedule.save_checkpoints_steps == 0 or state.step == schedule.num_train_steps:
                     saved = save(state, schedule)
                 if signals.received:
@@ -62,19 +65,6 @@ def train(state, objective, feed, runtime, schedule, callbacks=()):
         return save(state, schedule) if state.model.stop_training else saved
     finally:
         callbacks.on_train_end()
-
-
-def _call(device_loop, iterator, steps, state, feed, schedule):
-    """Runs steps on the device -> float32 [steps, K]; where the data ends early, saves and raises why."""
-    first = state.step
-    try:
-        rows = device_loop(iterator, tf.constant(steps)).numpy()
-    except tf.errors.OutOfRangeError:
-        rows = None
-    state.examples_seen += (state.step - first) * schedule.batch_size
-    if rows is None:
-        _stop(state, schedule, str(feed.error or "the data ended before the training"))
-    return rows
 
 
 def _report(callbacks, names, rows, first, seconds):

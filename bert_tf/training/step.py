@@ -24,7 +24,8 @@ def build_train_loop(model, objective, optimizer, runtime, clip_norm=1.0):
     """A function `train(iterator, steps)` that runs training steps on the device.
 
     `iterator` yields batches (dictionaries of tensors; `dropout` masks depend on the seed and the step alone), `steps`
-    is an int32 scalar tensor. Returns float32 [steps, K] with the values of `scalar_names(objective)`.
+    is an int32 scalar tensor. Returns float32 [steps, K] with the values of `scalar_names(objective)`; fewer rows where
+    the data ends early.
     """
     variables = model.trainable_variables
     optimizer.build(variables)
@@ -52,7 +53,8 @@ def build_train_loop(model, objective, optimizer, runtime, clip_norm=1.0):
         rate = optimizer.learning_rate
         for gradient, variable in reached:
             optimizer.update_step(gradient, variable, rate, gradient_scale=clip_norm / tf.maximum(norm, clip_norm))
-        optimizer.iterations.assign_add(1)
+        with tf.control_dependencies([norm]):  # else a step is counted whose batch could not be read
+            optimizer.iterations.assign_add(1)
         return {"learning_rate": tf.cast(rate, tf.float32), "gradient_norm": norm}
 
     def step(batch):
@@ -69,8 +71,13 @@ def build_train_loop(model, objective, optimizer, runtime, clip_norm=1.0):
     @tf.function(reduce_retracing=True)
     def train(iterator, steps):
         rows = tf.TensorArray(tf.float32, size=steps, element_shape=[len(scalar_names(objective))])
-        for index in tf.range(steps):
-            rows = rows.write(index, step(next(iterator)))
-        return rows.stack()
+        # Not `next`, whose failure at the data's end would cut the updates of the step before short.
+        done, batch = 0, iterator.get_next_as_optional()
+        while tf.logical_and(done < steps, batch.has_value()):
+            rows = rows.write(done, step(batch.get_value()))
+            done += 1
+            if done < steps:
+                batch = iterator.get_next_as_optional()
+        return rows.stack()[:done]
 
     return train

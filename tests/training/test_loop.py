@@ -1,0 +1,304 @@
+import json
+import os
+import shutil
+import signal
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import batching, checkpoint, modeling, optimization
+from bert_tf.errors import UserError
+from bert_tf.pretraining import objective
+from bert_tf.runtime import Runtime
+from bert_tf.training import journal, loop, state
+from bert_tf.training.step import build_train_loop
+
+SMALL = dict(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+             max_position_embeddings=16, type_vocab_size=2)
+RECORDS, BATCH, STEPS = 10, 4, 9
+
+
+def make_records():
+    rng = np.random.RandomState(0)
+    lengths = rng.randint(8, 17, [RECORDS, 1])
+    mask = (np.arange(16) < lengths).astype(np.int32)
+    return {"input_ids": rng.randint(5, 40, [RECORDS, 16]).astype(np.int32) * mask, "input_mask": mask,
+            "segment_ids": (np.arange(16) > 5).astype(np.int32) * mask,
+            "masked_lm_positions": rng.randint(1, 8, [RECORDS, 3]).astype(np.int32),
+            "masked_lm_ids": rng.randint(5, 40, [RECORDS, 3]).astype(np.int32),
+            "masked_lm_weights": np.ones([RECORDS, 3], np.float32),
+            "next_sentence_labels": rng.randint(0, 2, RECORDS).astype(np.int32),
+            "example_weights": np.ones(RECORDS, np.float32)}
+
+
+class Trainer:
+    """One model whose steps are traced once; each run begins with the same weights or with what a folder holds."""
+
+    def __init__(self):
+        keras.utils.set_random_seed(5)
+        tf.config.experimental.enable_op_determinism()
+        self.model = modeling.BertForPreTraining(modeling.BertConfig(**SMALL))
+        self.optimizer = optimization.create_optimizer(1e-2, STEPS, 2)
+        self.state = state.TrainingState(self.model, self.optimizer)
+        self.initial = {name: np.array(value) for name, value in self.state.tensors().items()}
+        self.runtime = Runtime()
+        self.device_loop = build_train_loop(self.model, objective, self.optimizer, self.runtime)
+        self.records = make_records()
+
+    def begin(self, folder):
+        newest = checkpoint.latest(folder)
+        for name, variable in self.state.tensors().items():
+            if hasattr(variable, "assign"):
+                variable.assign(tf.fill(variable.shape, 7.0) if newest else self.initial[name])
+        self.optimizer.iterations.assign(99 if newest else 0)
+        self.state.examples_seen = 99 if newest else 0
+        if newest:
+            self.state.resume(newest, BATCH)
+
+    def run(self, folder, steps=STEPS, callbacks=(), bad=None, **schedule):
+        os.makedirs(folder, exist_ok=True)
+        self.begin(folder)
+        sizes = batching.Sizes(16, False)
+
+        def make(numbers):
+            if bad is not None and bad.get("after", 0) <= bad["made"]:
+                raise UserError("records: record 3 is bad")
+            if bad is not None:
+                bad["made"] += 1
+            batch = {name: array[numbers] for name, array in self.records.items()}
+            return batching.unpad(batch, sizes, batch["masked_lm_positions"])
+
+        feed = batching.Feed(lambda: batching.training_order(RECORDS, BATCH, 1, self.state.examples_seen), make)
+        settings = {"save_checkpoints_steps": 4, "iterations_per_loop": 1} | schedule
+        return loop.train(self.state, objective, feed, self.runtime,
+                          loop.Schedule(str(folder), steps, BATCH, **settings), [journal.Log(str(folder)), *callbacks])
+
+
+@pytest.fixture(scope="module")
+def shared_trainer():
+    return Trainer()
+
+
+@pytest.fixture
+def trainer(shared_trainer, monkeypatch):
+    monkeypatch.setattr(loop, "build_train_loop", lambda *arguments: shared_trainer.device_loop)
+    return shared_trainer
+
+
+def contents(prefix):
+    return {name: value for name, value in checkpoint.read(str(prefix))}
+
+
+def losses(folder):
+    rows = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
+    return [tuple(row[name] for name in ("step", "loss", "masked_lm_loss", "learning_rate", "gradient_norm", "examples",
+                                         "tokens")) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def unbroken(shared_trainer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "build_train_loop", lambda *arguments: shared_trainer.device_loop)
+        assert shared_trainer.run(folder) == f"{folder}/model.ckpt-9"
+    return folder
+
+
+def assert_equals_unbroken(folder, unbroken):
+    mine, theirs = (path / "model.ckpt-9" for path in (folder, unbroken))
+    for suffix in (".index", ".data-00000-of-00001"):
+        assert (folder / f"model.ckpt-9{suffix}").read_bytes() == (unbroken / f"model.ckpt-9{suffix}").read_bytes()
+    assert set(contents(mine)) == set(contents(theirs))
+    assert losses(folder) == losses(unbroken)
+
+
+def test_the_unbroken_run(unbroken, shared_trainer):
+    found = contents(unbroken / "model.ckpt-9")
+    weights = {variable.path for variable in shared_trainer.model.weights}
+    assert set(found) == weights | {f"{name}/adam_{slot}" for name in weights for slot in "mv"} | {
+        "global_step", "run/examples_seen"}
+    assert found["global_step"] == 9 and found["global_step"].dtype == np.int64 and found["run/examples_seen"] == 36
+    rows = losses(unbroken)
+    assert [row[0] for row in rows] == list(range(1, 10)) and len({row[1] for row in rows}) == 9
+    assert [row[3] for row in rows[:3]] == pytest.approx([0, 0.005, 0.01 * 7 / 9]) and rows[0][5] == 4
+    assert sorted(name for name in os.listdir(unbroken) if name.endswith(".index")) == [
+        f"model.ckpt-{step}.index" for step in (4, 8, 9)]
+    assert tf.train.latest_checkpoint(str(unbroken)) == f"{unbroken}/model.ckpt-9"
+
+
+@pytest.mark.parametrize("iterations_per_loop", [3, 100, None])
+def test_steps_in_a_call_change_no_byte(trainer, unbroken, tmp_path, iterations_per_loop):
+    trainer.run(tmp_path, iterations_per_loop=iterations_per_loop)
+    assert_equals_unbroken(tmp_path, unbroken)
+
+
+class At(keras.callbacks.Callback):
+    def __init__(self, step, action):
+        super().__init__()
+        self.step, self.action = step, action
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == self.step:
+            self.action(self)
+
+
+@pytest.mark.parametrize("step, number", [(1, signal.SIGTERM), (3, signal.SIGINT), (4, signal.SIGTERM),
+                                          (5, signal.SIGTERM), (8, signal.SIGTERM)])
+def test_a_run_that_was_stopped_by_a_signal_ends_as_the_unbroken_one(trainer, unbroken, tmp_path, step, number):
+    before = signal.getsignal(number)
+    stop = At(step, lambda callback: os.kill(os.getpid(), number))
+    with pytest.raises(UserError, match=rf"stopped by {number.name}.*\(step {step}, saved as .*model.ckpt-{step}\)"):
+        trainer.run(tmp_path, callbacks=[stop])
+    assert signal.getsignal(number) is before
+    assert checkpoint.latest(tmp_path) == f"{tmp_path}/model.ckpt-{step}"
+    trainer.run(tmp_path, iterations_per_loop=2)
+    assert_equals_unbroken(tmp_path, unbroken)
+
+
+@pytest.mark.parametrize("step", [1, 3, 5, 9])
+def test_what_a_killed_run_leaves_leads_to_the_same_end(trainer, unbroken, tmp_path, step):
+    running, killed = tmp_path / "running", tmp_path / "killed"
+    trainer.run(running, callbacks=[At(step, lambda callback: shutil.copytree(running, killed))])
+    with open(killed / "train_log.jsonl", "a") as file:
+        file.write('{"step": 5, "lo')
+    trainer.run(killed)
+    assert_equals_unbroken(killed, unbroken)
+
+
+def test_a_checkpoint_that_is_not_named_yet_is_written_again(trainer, unbroken, tmp_path):
+    trainer.run(tmp_path, steps=8)
+    checkpoint.update_state(str(tmp_path), "model.ckpt-4")  # killed between writing 8 and naming it
+    trainer.run(tmp_path)
+    assert_equals_unbroken(tmp_path, unbroken)
+
+
+@pytest.mark.parametrize("good, iterations_per_loop", [(1, 1), (1, 3), (5, 3), (8, 1), (8, 3)])
+def test_a_bad_record_ends_the_run_after_a_checkpoint(trainer, unbroken, tmp_path, good, iterations_per_loop):
+    bad = {"after": good + 1, "made": 0}  # one batch is made to learn its form
+    with pytest.raises(UserError, match=rf"records: record 3 is bad \(step {good}, saved as .*model.ckpt-{good}\)"):
+        trainer.run(tmp_path, bad=bad, iterations_per_loop=iterations_per_loop)
+    assert [row[0] for row in losses(tmp_path)] == list(range(1, good + 1))
+    trainer.run(tmp_path)
+    assert_equals_unbroken(tmp_path, unbroken)
+
+
+def test_a_bad_first_record_leaves_no_checkpoint(trainer, tmp_path):
+    with pytest.raises(UserError, match="record 3 is bad"):
+        trainer.run(tmp_path, bad={"after": 0, "made": 0})
+    assert checkpoint.latest(tmp_path) is None
+
+
+@pytest.mark.parametrize("keep, kept", [(1, [8]), (2, [6, 8]), (0, [2, 4, 6, 8])])
+def test_as_many_checkpoints_are_kept_as_asked(trainer, tmp_path, keep, kept):
+    trainer.run(tmp_path, steps=8, save_checkpoints_steps=2, keep_checkpoint_max=keep)
+    assert [checkpoint.step_of(prefix) for prefix in checkpoint.list_prefixes(tmp_path)] == kept
+    assert not [name for name in os.listdir(tmp_path) if "tmp" in name]
+
+
+class TestNumbersThatAreNotFinite:
+    @pytest.fixture
+    def poisoned(self, trainer):
+        weights = trainer.records["masked_lm_weights"]
+        order = list(np.concatenate([batching.epoch_order(RECORDS, 1, epoch) for epoch in range(4)]))
+        weights[:] = 1
+        place = order.index(order[21])  # first seen in step 1 to 3
+        weights[order[21], 0] = np.inf
+        yield place // BATCH + 1
+        weights[:] = 1
+
+    @pytest.mark.parametrize("iterations_per_loop", [1, 4])
+    def test_the_run_ends_naming_the_step_and_saves_nothing_of_it(self, trainer, tmp_path, poisoned, iterations_per_loop):
+        with pytest.raises(UserError, match=rf"not finite at step {poisoned}; no checkpoint was written"):
+            trainer.run(tmp_path, iterations_per_loop=iterations_per_loop)
+        assert checkpoint.latest(tmp_path) is None
+
+    def test_the_last_good_checkpoint_is_named(self, trainer, tmp_path):
+        def poison(callback):
+            trainer.model.weights[0].assign(tf.fill(trainer.model.weights[0].shape, np.nan))
+
+        with pytest.raises(UserError, match=r"not finite at step 7; the last good checkpoint is .*model.ckpt-4;"):
+            trainer.run(tmp_path, callbacks=[At(6, poison)])
+        assert checkpoint.latest(tmp_path) == f"{tmp_path}/model.ckpt-4"
+
+
+class TestCallbacks:
+    def test_they_see_every_step_once_with_its_logs(self, trainer, tmp_path):
+        seen = []
+
+        class Watch(keras.callbacks.Callback):
+            def on_train_begin(self, logs=None):
+                seen.append(("begin", self.params["steps"], self.params["initial_step"], self.model is trainer.model))
+
+            def on_train_batch_end(self, batch, logs=None):
+                seen.append((batch, sorted(logs)))
+
+            def on_train_end(self, logs=None):
+                seen.append("end")
+
+        trainer.run(tmp_path, callbacks=[Watch()], iterations_per_loop=4)
+        assert seen[0] == ("begin", 9, 0, True) and seen[-1] == "end"
+        assert [row[0] for row in seen[1:-1]] == list(range(1, 10))
+        assert all(row[1] == sorted(["loss", "masked_lm_loss", "next_sentence_loss", "learning_rate", "gradient_norm",
+                                     "examples", "tokens", "steps_per_second", "examples_per_second",
+                                     "tokens_per_second"]) for row in seen[1:-1])
+
+    def test_they_can_stop_the_training_which_is_saved(self, trainer, unbroken, tmp_path):
+        def stop(callback):
+            callback.model.stop_training = True
+
+        assert trainer.run(tmp_path, callbacks=[At(5, stop)]) == f"{tmp_path}/model.ckpt-5"
+        trainer.run(tmp_path)
+        assert_equals_unbroken(tmp_path, unbroken)
+
+    def test_one_that_fails_lets_the_others_end(self, trainer, tmp_path):
+        ended = []
+
+        def fail(callback):
+            raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            trainer.run(tmp_path, callbacks=[At(2, fail), keras.callbacks.LambdaCallback(
+                on_train_end=lambda logs: ended.append(True))])
+        assert ended == [True]
+
+    def test_kerass_own_csv_logger_works(self, trainer, tmp_path):
+        logger = keras.callbacks.CSVLogger(tmp_path / "steps.csv")
+        trainer.run(tmp_path, steps=3, callbacks=[logger, keras.callbacks.TerminateOnNaN()])
+
+
+def test_training_works_where_signals_cannot_be_handled(trainer, unbroken, tmp_path):
+    thread = threading.Thread(target=trainer.run, args=[tmp_path])
+    thread.start()
+    thread.join()
+    assert_equals_unbroken(tmp_path, unbroken)
+
+
+class TestPace:
+    def schedule(self, **settings):
+        return loop.Schedule("", **{"num_train_steps": 100, "batch_size": 1, "save_checkpoints_steps": 30} | settings)
+
+    def test_calls_end_at_saves_and_at_the_end(self):
+        pace, step, calls = loop.Pace(self.schedule(iterations_per_loop=20)), 7, []
+        while step < 100:
+            calls.append(pace.steps(step))
+            step += calls[-1]
+            pace.record(calls[-1], 1e-3)
+        assert calls == [20, 3, 20, 10, 20, 10, 10]
+
+    def test_calls_grow_to_about_a_second(self):
+        pace, step, seconds = loop.Pace(self.schedule(num_train_steps=10**6, save_checkpoints_steps=10**6)), 0, []
+        for _ in range(12):
+            steps = pace.steps(step)
+            seconds.append(steps * 0.01 + (5.0 if not seconds else 0))
+            pace.record(steps, seconds[-1])
+            step += steps
+        assert seconds[1] == 0.01 and all(0.5 < second <= 1.0 for second in seconds[-4:])
+
+    def test_slow_steps_are_run_one_by_one(self):
+        pace = loop.Pace(self.schedule())
+        for _ in range(4):
+            assert pace.steps(0) == 1
+            pace.record(1, 9.0)
