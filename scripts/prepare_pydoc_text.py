@@ -62,8 +62,8 @@ def read_sentences(section):
             continue
         # Items of a list may follow each other without a blank line.
         for item in re.split(r"\n(?=\s*(?:\*|\d+\.) )", paragraph):
-            text = _MARKER.sub("", " ".join(item.split()))
-            yield from filter(is_prose, _SENTENCE_END.split(_MARKS.sub("", text)))
+            text = " ".join(_MARKS.sub("", _MARKER.sub("", " ".join(item.split()))).split())
+            yield from filter(is_prose, _SENTENCE_END.split(text))
 
 
 def is_prose(sentence):
