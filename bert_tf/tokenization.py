@@ -444,7 +444,7 @@ def check_casing(vocab, do_lower_case, checkpoint_name=None):
             f"--do_lower_case={bool(do_lower_case)}, but by its name {checkpoint_name} is "
             f"{'a lower-cased' if wanted else 'a cased'} model: pass --do_lower_case={wanted} ({_OVERRIDE})"
         )
-    if not do_lower_case and not upper:
+    if pieces and not do_lower_case and not upper:
         _LOGGER.warning(
             "--do_lower_case=False, but no piece of the vocabulary holds upper case: words with capitals become "
             "[UNK]; is it a lower-cased model (--do_lower_case=True)?"

@@ -72,6 +72,9 @@ def run(values):
     paths = records.record_files(values.input_file, "input_file")
     sidecars = records.check_sidecars(paths, values.max_seq_length, values.max_predictions_per_seq, config.vocab_size)
     sidecar = next(filter(None, sidecars), {})
+    if len({each["do_lower_case"] for each in sidecars if each}) > 1 and not values.allow_case_mismatch:
+        raise UserError(f"--input_file={values.input_file}: some records were made with --do_lower_case, others not; make "
+                        "them alike (--allow_case_mismatch goes on regardless)")
     check_against_checkpoint(values, sidecar, start_from)
     vocab_file = find_vocabulary(values, config, sidecar) if values.do_train else None
     limits = reading.Limits(values.max_seq_length, values.max_predictions_per_seq, config.vocab_size,

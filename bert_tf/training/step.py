@@ -24,8 +24,8 @@ def build_train_loop(model, objective, optimizer, runtime, clip_norm=1.0):
     """A function `train(iterator, steps)` that runs training steps on the device.
 
     `iterator` yields batches (dictionaries of tensors; `dropout` masks depend on the seed and the step alone), `steps`
-    is an int32 scalar tensor. Returns float32 [steps, K] with the values of `scalar_names(objective)`; fewer rows where
-    the data ends early.
+    is an int32 scalar tensor. Returns float32 [steps, K] with the values of `scalar_names(objective)`; fewer rows
+    where the data ends early.
     """
     variables = model.trainable_variables
     optimizer.build(variables)

@@ -75,7 +75,8 @@ def compare_gradients(recorded, expected, variables, gradients):
         if variable.path.endswith("attention/self/key/bias"):
             assert np.abs(gradient).max() < 1e-6 and np.abs(wanted).max() < 1e-6
         else:
-            np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max(), err_msg=variable.path)
+            np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max(),
+                                       err_msg=variable.path)
     norm = float(tf.linalg.global_norm(gradients))
     assert norm == pytest.approx(expected["global_norm_as_used_by_clip"], rel=1e-5)
 

@@ -71,7 +71,8 @@ def test_random_access_equals_reading_from_front_to_back(goldens, tmp_path, monk
     record_files = reading.RecordFiles([path], reading.Limits(64, 10, 1500, 2))
     sequential = list(tf.data.TFRecordDataset(path))
     assert len(record_files) == len(sequential) > 20
-    schema = {name: tf.io.FixedLenFeature([length], dtype) for name, (dtype, length) in records.features(64, 10).items()}
+    schema = {name: tf.io.FixedLenFeature([length], dtype)
+              for name, (dtype, length) in records.features(64, 10).items()}
     parsed = tf.io.parse_example(sequential, schema)
     order = np.random.RandomState(1).permutation(len(sequential))
     for name, values in record_files.read(order).items():
@@ -205,8 +206,8 @@ class TestDamagedFiles:
         (tmp_path / "folder").mkdir()
         (tmp_path / "packed.gz").write_bytes(gzip.compress(open(paths[0], "rb").read()))
         (tmp_path / "text").write_text("Some lines of text.\n" * 20)
-        for name, message in (("empty", "holds no record"), ("missing", "cannot be read"), ("folder", "cannot be read"),
-                              ("packed.gz", "record 0 is damaged"), ("text", "record 0 is damaged")):
+        for name, message in (("empty", "holds no record"), ("missing", "cannot be read"),
+                              ("folder", "cannot be read"), ("packed.gz", "record 0 is damaged"), ("text", "record 0 is damaged")):
             with pytest.raises(UserError, match=f"{name}: {message}") as error:
                 reading.RecordFiles([paths[0], str(tmp_path / name)], LIMITS)
             assert "\n" not in str(error.value)

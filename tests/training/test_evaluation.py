@@ -53,8 +53,9 @@ def by_hand(model, batches):
         batch = {name: array[numbers] for name, array in records.items()}
         outputs = objective.forward(model, batch)
         values = []
-        for logits, labels, weights in ((outputs["masked_lm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]),
-                                        (outputs["next_sentence_logits"], batch["next_sentence_labels"], 1.0)):
+        for logits, labels, weights in (
+                (outputs["masked_lm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]),
+                (outputs["next_sentence_logits"], batch["next_sentence_labels"], 1.0)):
             logits = logits.numpy().astype(np.float64)
             chosen = np.take_along_axis(logits, labels[..., None], -1)[..., 0]
             loss = np.log(np.exp(logits).sum(-1)) - chosen
@@ -62,7 +63,8 @@ def by_hand(model, batches):
             values += [(loss * weights).sum(), ((logits.argmax(-1) == labels) * weights).sum(), weights.sum()]
         totals += values
         losses.append(values[0] / (values[2] + 1e-5) + values[3] / values[5])
-    return {"loss": np.mean(losses), "masked_lm_loss": totals[0] / totals[2], "masked_lm_accuracy": totals[1] / totals[2],
+    return {"loss": np.mean(losses),
+            "masked_lm_loss": totals[0] / totals[2], "masked_lm_accuracy": totals[1] / totals[2],
             "next_sentence_loss": totals[3] / totals[5], "next_sentence_accuracy": totals[4] / totals[5]}
 
 

@@ -94,8 +94,8 @@ def contents(prefix):
 
 def losses(folder):
     rows = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
-    return [tuple(row[name] for name in ("step", "loss", "masked_lm_loss", "learning_rate", "gradient_norm", "examples",
-                                         "tokens")) for row in rows]
+    names = ("step", "loss", "masked_lm_loss", "learning_rate", "gradient_norm", "examples", "tokens")
+    return [tuple(row[name] for name in names) for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +209,10 @@ class TestNumbersThatAreNotFinite:
         yield place // BATCH + 1
         weights[:] = 1
 
-    @pytest.mark.parametrize("iterations_per_loop", [1, 4])
-    def test_the_run_ends_naming_the_step_and_saves_nothing_of_it(self, trainer, tmp_path, poisoned, iterations_per_loop):
+    @pytest.mark.parametrize("steps", [1, 4])
+    def test_the_run_ends_naming_the_step_and_saves_nothing_of_it(self, trainer, tmp_path, poisoned, steps):
         with pytest.raises(UserError, match=rf"not finite at step {poisoned}; no checkpoint was written"):
-            trainer.run(tmp_path, iterations_per_loop=iterations_per_loop)
+            trainer.run(tmp_path, iterations_per_loop=steps)
         assert checkpoint.latest(tmp_path) is None
 
     def test_the_last_good_checkpoint_is_named(self, trainer, tmp_path):

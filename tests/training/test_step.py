@@ -243,7 +243,8 @@ def test_variables_that_the_loss_does_not_reach_stay_as_they_are(small):
     for variable, value in zip(model.weights, initial):
         variable.assign(value)
     optimizer = optimization.AdamWeightDecay(1e-3)
-    next(run_steps(build_train_loop(model, masked_lm_only, optimizer, Runtime()), [lay_out(example_batch(), "plain")], [1]))
+    device_loop = build_train_loop(model, masked_lm_only, optimizer, Runtime())
+    next(run_steps(device_loop, [lay_out(example_batch(), "plain")], [1]))
     unchanged = {variable.path for variable, value in zip(model.weights, initial) if (variable.numpy() == value).all()}
     assert unchanged == {"bert/pooler/dense/kernel", "bert/pooler/dense/bias",
                          "cls/seq_relationship/output_weights", "cls/seq_relationship/output_bias"}
