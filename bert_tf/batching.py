@@ -135,3 +135,5 @@ class Feed:
             yield from map(self.make, self.order())
         except UserError as error:
             self.error = error
+        except OSError as error:
+            self.error = UserError(f"the data cannot be read any more ({error})")

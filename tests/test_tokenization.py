@@ -9,7 +9,8 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from bert_tf import tokenization
 from bert_tf.errors import UserError

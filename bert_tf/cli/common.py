@@ -52,3 +52,15 @@ def require_at_least(values, least, *names):
     for name in names:
         if values[name].value < least:
             raise UserError(f"--{name}={values[name].value} must be at least {least}")
+
+
+def check_training_flags(values):
+    """`UserError` for flags of every training script that are out of range or contradict each other."""
+    require_at_least(values, 1, "train_batch_size", "eval_batch_size", "save_checkpoints_steps")
+    require_at_least(values, 0, "keep_checkpoint_max")
+    if values.iterations_per_loop is not None:
+        require_at_least(values, 1, "iterations_per_loop")
+    if not 0.0 < values.learning_rate < float("inf"):
+        raise UserError(f"--learning_rate={values.learning_rate} must be above 0")
+    if values.resume and values.overwrite_output_dir:
+        raise UserError("--resume and --overwrite_output_dir contradict each other; give one of them")

@@ -100,8 +100,8 @@ class RecordFiles:
                     return f"{self.where(number)} holds {held} values of {name}, not 1"
                 if held != length:
                     flag = "max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"
-                    return (f"{self.where(number)} holds {held} values of {name}, --{flag}={length} asks for {length}; "
-                            "give the flag that the records were made with")
+                    return (f"{self.where(number)} holds {held} values of {name}, --{flag}={length} asks for "
+                            f"{length}; give the flag that the records were made with")
         return f"{self.where(numbers[0])} cannot be read"
 
     def _check(self, numbers, batch):

@@ -1,4 +1,4 @@
-"""The training loop: calls to the device, each about a second long, with checkpoints, callbacks and signals between."""
+"""The training loop: calls to the device, each about a second long; between them checkpoints, callbacks, signals."""
 
 import dataclasses
 import logging
@@ -60,7 +60,7 @@ def train(state, objective, feed, runtime, schedule, callbacks=()):
                     _stop(state, schedule, str(feed.error or "the data ended before the training"))
                 if state.step % schedule.save_checkpoints_steps == 0 or state.step == schedule.num_train_steps:
                     saved = save(state, schedule)
-                if signals.received:
+                if signals.received and state.step < schedule.num_train_steps:
                     _stop(state, schedule, f"stopped by {signals.received}; the same command goes on from there")
         return save(state, schedule) if state.model.stop_training else saved
     finally:

@@ -105,7 +105,8 @@ def finished(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     assert script.main([
         "run_pretraining.py", "--do_train", f"--bert_config_file={data}/config.json",
-        f"--input_file={data}/one*,{data}/two*", f"--output_dir={folder}", "--max_seq_length=32", "--max_predictions_per_seq=5", "--train_batch_size=4",
+        f"--input_file={data}/one*,{data}/two*", f"--output_dir={folder}",
+        "--max_seq_length=32", "--max_predictions_per_seq=5", "--train_batch_size=4",
         "--num_train_steps=6", "--num_warmup_steps=2", "--save_checkpoints_steps=3", "--learning_rate=1e-3"]) == 0
     return folder
 
@@ -218,7 +219,8 @@ def test_the_originals_folder_is_resumed_only_when_asked(call, goldens, shared, 
 def test_a_killed_process_goes_on_to_the_same_bytes(call, data, finished, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, str(ROOT / "run_pretraining.py"), "--do_train",
-               f"--bert_config_file={data}/config.json", f"--input_file={data}/one*,{data}/two*", f"--output_dir={out}", "--max_seq_length=32",
+               f"--bert_config_file={data}/config.json", f"--input_file={data}/one*,{data}/two*", f"--output_dir={out}",
+               "--max_seq_length=32",
                "--max_predictions_per_seq=5", "--train_batch_size=4", "--num_train_steps=6", "--num_warmup_steps=2",
                "--save_checkpoints_steps=3", "--learning_rate=1e-3", "--iterations_per_loop=1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

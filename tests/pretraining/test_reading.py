@@ -207,7 +207,8 @@ class TestDamagedFiles:
         (tmp_path / "packed.gz").write_bytes(gzip.compress(open(paths[0], "rb").read()))
         (tmp_path / "text").write_text("Some lines of text.\n" * 20)
         for name, message in (("empty", "holds no record"), ("missing", "cannot be read"),
-                              ("folder", "cannot be read"), ("packed.gz", "record 0 is damaged"), ("text", "record 0 is damaged")):
+                              ("folder", "cannot be read"), ("packed.gz", "record 0 is damaged"),
+                              ("text", "record 0 is damaged")):
             with pytest.raises(UserError, match=f"{name}: {message}") as error:
                 reading.RecordFiles([paths[0], str(tmp_path / name)], LIMITS)
             assert "\n" not in str(error.value)

@@ -1,0 +1,176 @@
+"""What the flags of run_pretraining.py set in motion: checks of all that is read, training, evaluation."""
+
+import logging
+import os
+
+from bert_tf import batching, checkpoint, files, model_dir, modeling, optimization, run_dir, tokenization
+from bert_tf.cli import models
+from bert_tf.errors import UserError
+from bert_tf.pretraining import instances, objective, reading, records
+from bert_tf.runtime import Runtime
+from bert_tf.training import evaluation, journal, loop, state
+
+logger = logging.getLogger("bert_tf")
+
+RESULTS = "eval_results.txt"
+
+
+def run(values):
+    """Checks all that can be checked, then trains and evaluates as asked."""
+    runtime = Runtime(values.precision, values.xla, values.seed, values.deterministic)
+    start_from = None if values.init_checkpoint is None else checkpoint.find(values.init_checkpoint)
+    config_file = models.find_config(values, start_from)
+    config = modeling.BertConfig.from_json_file(config_file)
+    check_lengths(values, config, config_file)
+    paths = records.record_files(values.input_file, "input_file")
+    sidecars = records.check_sidecars(paths, values.max_seq_length, values.max_predictions_per_seq, config.vocab_size)
+    sidecar = next(filter(None, sidecars), {})
+    if not values.allow_case_mismatch:
+        check_casing(values, sidecars, start_from)
+    if start_from and sidecar:
+        compare_vocabularies(sidecar, start_from)
+    vocab_file = find_vocabulary(values, config, sidecar) if values.do_train else None
+    limits = reading.Limits(values.max_seq_length, values.max_predictions_per_seq, config.vocab_size,
+                            config.type_vocab_size)
+    record_files = reading.RecordFiles(paths, limits)
+    logger.info("%d records in %d files", len(record_files), len(paths))
+    runtime.start()
+    model = modeling.BertForPreTraining(config, dtype=runtime.policy)
+    step = train(values, runtime, model, record_files, start_from, sidecar, vocab_file) if values.do_train else None
+    if values.do_eval:
+        evaluate(values, runtime, model, record_files, start_from, step)
+
+
+def check_lengths(values, config, config_file):
+    """`UserError` for a sequence length that no record or no model of this config has."""
+    if values.max_seq_length < instances.MIN_SEQ_LENGTH:
+        raise UserError(f"--max_seq_length={values.max_seq_length}: a record takes at least "
+                        f"{instances.MIN_SEQ_LENGTH} tokens")
+    if values.max_seq_length > config.max_position_embeddings:
+        raise UserError(f"--max_seq_length={values.max_seq_length} is beyond the model's "
+                        f"{config.max_position_embeddings} positions (max_position_embeddings in {config_file})")
+
+
+def check_casing(values, sidecars, start_from):
+    """`UserError` for records of two casings, or of another casing than the checkpoint's."""
+    casings = {sidecar["do_lower_case"] for sidecar in sidecars if sidecar and "do_lower_case" in sidecar}
+    advice = "make them again (--allow_case_mismatch goes on regardless)"
+    if len(casings) > 1:
+        raise UserError(f"--input_file={values.input_file}: some records were made with --do_lower_case, others not; "
+                        f"{advice}")
+    for lowered in casings if start_from else ():
+        tokenization.check_casing([], lowered, start_from)
+        noted = model_dir.read_info(start_from).get("do_lower_case", lowered)
+        if noted != lowered:
+            raise UserError(f"the records were made with --do_lower_case={lowered}, {start_from} says {noted}; "
+                            f"{advice}")
+
+
+def compare_vocabularies(sidecar, start_from):
+    """Warns of records that were made with another vocabulary than the one beside the checkpoint."""
+    vocab_file = model_dir.find_file(start_from, model_dir.VOCAB, None, "vocab_file", required=False)
+    if vocab_file and model_dir.sha256(vocab_file) != sidecar.get("vocab_sha256"):
+        logger.warning("the records were made with another vocabulary (%s) than the one beside the checkpoint, %s: "
+                       "ids that do not mean the same ruin the weights", sidecar.get("vocab_file"), vocab_file)
+
+
+def find_vocabulary(values, config, sidecar):
+    """The vocabulary to put into --output_dir, --vocab_file or the one that the records name; None without either.
+
+    `UserError` for a --vocab_file that is none, is larger than the model's, or is not the records'.
+    """
+    vocab_file = values.vocab_file
+    if vocab_file:
+        size = max(tokenization.load_vocab(vocab_file).values()) + 1
+        if size > config.vocab_size:
+            raise UserError(f"--vocab_file={vocab_file} has {size} pieces, the model {config.vocab_size} (vocab_size "
+                            "in its config)")
+        if sidecar and model_dir.sha256(vocab_file) != sidecar["vocab_sha256"]:
+            raise UserError(f"--vocab_file={vocab_file} is not the vocabulary that the records were made with "
+                            f"({sidecar['vocab_file']})")
+        return vocab_file
+    named = sidecar.get("vocab_file")
+    if named and files.exists(named) and model_dir.sha256(named) == sidecar["vocab_sha256"]:
+        return named
+    where = f"the records' vocabulary, {named}, is not there any more" if named else "the records name no vocabulary"
+    logger.info("%s: --vocab_file would copy it into %s", where, values.output_dir)
+    return None
+
+
+def train(values, runtime, model, record_files, start_from, sidecar, vocab_file):
+    """Trains to --num_train_steps, from the newest checkpoint in --output_dir if there is one -> the last step."""
+    settings = fingerprint(values, model.config, record_files, start_from)
+    newest = run_dir.find(values.output_dir, settings, values.resume, values.overwrite_output_dir)
+    if values.overwrite_output_dir and start_from and models.is_in_folder(start_from, values.output_dir):
+        raise UserError(f"--overwrite_output_dir would remove --init_checkpoint={start_from}; move one of them")
+    optimizer = optimization.create_optimizer(values.learning_rate, values.num_train_steps, values.num_warmup_steps)
+    training = state.TrainingState(model, optimizer)
+    if newest:
+        training.resume(newest, values.train_batch_size)
+        logger.info("going on from %s", newest)
+    else:
+        models.initialize(values, model, start_from)
+    run_dir.begin(values.output_dir, settings, values.overwrite_output_dir)
+    if training.step >= values.num_train_steps:
+        logger.info("complete at step %d", training.step)
+        return training.step
+    write_model_dir(values, model.config, sidecar, vocab_file)
+    decayed, exempt = optimizer.decay_groups()
+    logger.info("%s parameters; weight decay %s on %d variables, none on %d (%s)", f"{model.count_params():,}",
+                optimizer.weight_decay_rate, len(decayed), len(exempt), ", ".join(optimizer.exclude_from_weight_decay))
+    sizes = batching.Sizes(values.max_seq_length, values.xla)
+    feed = batching.Feed(
+        lambda: batching.training_order(len(record_files), values.train_batch_size, values.seed,
+                                        training.examples_seen, values.shuffle_buffer),
+        lambda numbers: reading.make_batch(record_files, numbers, sizes))
+    schedule = loop.Schedule(values.output_dir, values.num_train_steps, values.train_batch_size,
+                             values.save_checkpoints_steps, values.keep_checkpoint_max, values.iterations_per_loop)
+    callbacks = [journal.Bar(), journal.Log(values.output_dir), journal.Curves(values.output_dir)]
+    saved = loop.train(training, objective, feed, runtime, schedule, callbacks)
+    logger.info("trained to step %d: %s", training.step, saved)
+    return training.step
+
+
+def fingerprint(values, config, record_files, start_from):
+    """All that decides the trajectory of a run."""
+    names = ("seed", "train_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "max_seq_length",
+             "max_predictions_per_seq", "shuffle_buffer", "precision", "xla", "deterministic")
+    return {"script": "run_pretraining", "records": record_files.digest, "config": config.to_dict(),
+            "init_checkpoint": checkpoint.digest(start_from) if start_from else None,
+            **{name: values[name].value for name in names}}
+
+
+def write_model_dir(values, config, sidecar, vocab_file):
+    """Makes --output_dir a folder that other scripts can use: config, casing and, where it can be had, vocabulary."""
+    info = {"task": "pretraining", "max_seq_length": values.max_seq_length}
+    if sidecar:
+        info |= {name: sidecar[name] for name in ("do_lower_case", "strip_accents")}
+    model_dir.write(values.output_dir, config, info, vocab_file)
+
+
+def evaluate(values, runtime, model, record_files, start_from, step):
+    """Evaluates the weights just trained, else the newest of --output_dir, else --init_checkpoint."""
+    if step is None:
+        prefix = checkpoint.latest(values.output_dir) or start_from
+        if prefix is None:
+            raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint "
+                            "is given")
+        report = checkpoint.restore(model, prefix, values.allow_missing)
+        logger.info("%s", report.summary())
+        untrained = report.missing + report.misshapen
+        if untrained and not values.allow_missing:
+            raise UserError(f"{prefix}: heads that were never trained cannot be evaluated: "
+                            f"{checkpoint.shorten(untrained)} (--allow_missing goes on regardless)")
+        step = report.global_step or 0
+    wanted = values.max_eval_steps * values.eval_batch_size
+    if wanted > len(record_files):
+        logger.info("evaluating %d examples of %d records: the first come again, as in the original", wanted,
+                    len(record_files))
+    sizes = batching.Sizes(values.max_seq_length, values.xla)
+    feed = batching.Feed(
+        lambda: batching.evaluation_order(len(record_files), values.eval_batch_size, values.max_eval_steps),
+        lambda numbers: reading.make_batch(record_files, numbers, sizes))
+    files.make_folder(values.output_dir)
+    results = {"global_step": step, **evaluation.evaluate(model, objective, feed, runtime)}
+    logger.info("evaluation at step %d:", step)
+    run_dir.write_results(os.path.join(values.output_dir, RESULTS), results)
