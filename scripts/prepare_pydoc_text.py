@@ -83,6 +83,8 @@ def write(path, documents):
 
 
 def run(values):
+    if values.train_file == values.heldout_file:
+        raise UserError("--train_file and --heldout_file name the same file")
     try:
         from pydoc_data.topics import topics
     except ImportError as error:

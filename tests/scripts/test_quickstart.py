@@ -78,6 +78,11 @@ def test_text_is_the_same_each_time_and_the_held_out_part_is_new(tmp_path):
     assert "\n " not in train and " \n" not in train and '"' not in train
 
 
+def test_one_file_for_both_parts_is_refused(tmp_path):
+    done = call("scripts/prepare_pydoc_text.py", f"--train_file={tmp_path}/a", f"--heldout_file={tmp_path}/a")
+    assert done.returncode == 2 and "same file" in done.stderr and not os.listdir(tmp_path)
+
+
 @pytest.fixture
 def tiny(goldens, tmp_path):
     """The recorded checkpoint with its config and vocabulary, as a released model lies in its folder."""
