@@ -30,7 +30,7 @@ _MARKER = re.compile(r"^([*+-]|\d+\.|\(?[a-z0-9]\)|\[\d+\]|(New|Changed|Deprecat
 _CODE_OR_TABLE = re.compile(r"::=|^\s*(\+[-=]|\||>>>|\.\.\. )", re.MULTILINE)
 # The manual's literals ("x"), emphasis (*x*) and footnotes ([1]), whose marks carry nothing.
 _MARKS = re.compile(r"[\"“”]|(?<!\w)\*+(?=\w)|(?<=\w)\*+(?!\w)|\s*\[\d+\]")
-_SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)(?<=[.!?:])\s+(?=[A-Z_(])")
+_SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)(?:(?<=[.!?])\s+(?=[A-Z_(])|(?<=[:;])\s+)")
 _PLAIN_WORD = re.compile(r"\(?[A-Za-z]+([-'’][A-Za-z]+)*[.,;:!?)]*")
 
 
@@ -70,7 +70,7 @@ def is_prose(sentence):
     """Whether a line reads as a sentence of English rather than as a signature, a heading or code."""
     words = sentence.split()
     plain = sum(_PLAIN_WORD.fullmatch(word) is not None for word in words)
-    ended = sentence.endswith((".", "!", "?", ":", ".)"))
+    ended = sentence.endswith((".", "!", "?", ":", ";", ".)"))
     return ended and len(words) >= FEWEST_WORDS and plain >= LEAST_PROSE * len(words)
 
 
