@@ -69,7 +69,7 @@ class Paths:
 def run_script(name, log=None, **values):
     """Prints the command of a script of the project and runs it; where it fails, so does this program.
 
-    What it says goes to the screen, or with `log` to the end of that file, which is then shown if it fails.
+    What it says goes to the screen, or with `log` to the end of that file, whose last line is shown if it fails.
     """
     words = [name, *(f"--{flag}={value}" for flag, value in values.items())]
     print(f"\n$ python {shlex.join(words)}", flush=True)
@@ -80,7 +80,7 @@ def run_script(name, log=None, **values):
         with open(log, "ab") as file:
             status = subprocess.run(command, stdout=file, stderr=file).returncode
         if status:
-            print("\n".join(files.read_text(log).splitlines()[-5:]), file=sys.stderr)
+            print(f"{files.read_text(log).splitlines()[-1]} (what went before: {log})", file=sys.stderr)
     if status:
         raise SystemExit(status)
 
