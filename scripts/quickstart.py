@@ -28,7 +28,7 @@ TRAIN_DUPES, HELDOUT_DUPES = 30, 5  # so often each sentence is masked, differen
 TRAIN_BATCH_SIZE, EVAL_BATCH_SIZE = 64, 32
 LEARNING_RATE, WARMUP = 1e-3, 0.07  # warm-up as a share of the steps
 
-# A BERT of a hundredth of Base's size: no dropout, since all of the training is a few epochs of the records, and
+# A BERT of a hundredth of Base's size: no dropout, since all of the training is two epochs of the records, and
 # wider initial weights, since a product over 128 values is smaller than one over Base's 768.
 CONFIG = {
     "vocab_size": VOCAB_SIZE, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -109,8 +109,9 @@ def train(paths, values):
     # Warm-up starts at a rate of 0: the one step saves the initial weights as they are.
     run_script("run_pretraining.py", paths.log, output_dir=paths.untrained, num_train_steps=1, num_warmup_steps=1,
                **settings, **evaluation)
-    run_script("run_pretraining.py", output_dir=paths.model, input_file=paths.train_records,
-               num_train_steps=values.num_train_steps, num_warmup_steps=int(WARMUP * values.num_train_steps), **settings)
+    steps = values.num_train_steps
+    run_script("run_pretraining.py", output_dir=paths.model, input_file=paths.train_records, num_train_steps=steps,
+               num_warmup_steps=int(WARMUP * steps), **settings)
     run_script("run_pretraining.py", paths.log, output_dir=paths.model, **model, **evaluation)
 
 
