@@ -141,12 +141,9 @@ def list_prefixes(folder):
 
 def step_of(prefix):
     """The `global_step` that a checkpoint holds, else the number its name ends in, else None."""
-    with _one_line(prefix):
-        reader = tf.train.load_checkpoint(prefix)
-        if reader.has_tensor(GLOBAL_STEP):
-            return int(reader.get_tensor(GLOBAL_STEP))
+    step = _read_step(prefix, list_variables(prefix))
     number = _number(prefix)
-    return None if number < 0 else number
+    return step if step is not None else None if number < 0 else number
 
 
 def _number(prefix):
@@ -221,6 +218,21 @@ def _read_tensor(prefix, name, dtype):
         return tf.raw_ops.RestoreV2(prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype])[0]
 
 
+def _read_step(prefix, entries):
+    """The `global_step` of a checkpoint or None; `UserError` when it counts no steps."""
+    entry = entries.get(GLOBAL_STEP)
+    if entry is None:
+        return None
+    found = f"{entry.dtype.name} {list(entry.shape)}"
+    if entry.dtype.is_integer and entry.shape == ():
+        step = int(_read_tensor(prefix, GLOBAL_STEP, entry.dtype))
+        if step >= 0:
+            return step
+        found = str(step)
+    raise UserError(f"{prefix}: {GLOBAL_STEP} is {found}, not one whole number from 0 up; write the checkpoint with "
+                    "such a number or without it")
+
+
 def digest(prefix):
     """A hexadecimal number that two checkpoints of equal content share: the index holds every tensor's checksum."""
     with files.open_binary(f"{prefix}.index") as file:
@@ -232,14 +244,17 @@ def restore(model, path, allow_missing=False):
 
     Every variable under `bert/` must be there in its shape, else `UserError` before anything is assigned, unless
     `allow_missing`. Heads may be missing or misshapen: they keep their initial values and are reported, as are
-    variables that only the file has. A checkpoint that shares nothing with the model is always refused, and so is one
-    with a NaN or an infinity in a weight. One tensor at a time is in memory beside the model.
+    variables that only the file has. A checkpoint that shares nothing with the model is always refused, as is one
+    whose `global_step` counts no steps, before anything is assigned. A NaN or an infinity in a weight, or a tensor
+    that cannot be read, is a `UserError` too, but found on the way: other variables have their new values by then.
+    One tensor at a time is in memory beside the model.
     """
     prefix = find(path)
     entries = list_variables(prefix)
     variables = _variables_by_name(model)
     report = _compare(prefix, entries, variables)
     _refuse(report, entries, allow_missing)
+    report.global_step = _read_step(prefix, entries)
     broken = []
     for name in report.restored:
         value = _read_tensor(prefix, name, entries[name].dtype)
@@ -249,8 +264,6 @@ def restore(model, path, allow_missing=False):
             broken.append(name)
     if broken:
         raise UserError(f"{prefix}: NaN or infinity in {shorten(broken)}; take an earlier checkpoint of that run")
-    if entries.get(GLOBAL_STEP) and entries[GLOBAL_STEP].shape == ():
-        report.global_step = int(_read_tensor(prefix, GLOBAL_STEP, entries[GLOBAL_STEP].dtype))
     return report
 
 
@@ -287,19 +300,23 @@ def _compare(prefix, entries, variables):
 def _refuse(report, entries, allow_missing):
     if not report.restored and OBJECT_GRAPH in entries:
         raise UserError(f"{report.prefix}: an object-based TensorFlow 2 checkpoint; BERT's hold variables by name")
-    if not report.restored:
+    if not report.restored and not report.misshapen:
         raise UserError(f"{report.prefix}: no variable of the model is in it; it holds {shorten(report.extra)}")
+    if not report.restored:
+        raise UserError(f"{report.prefix}: {_misfit(report.misshapen)}; no variable fits, does the config?")
     missing = [name for name in report.missing if name.startswith("bert/")]
     misshapen = [row for row in report.misshapen if row[0].startswith("bert/")]
     advice = "does the config fit it? --allow_missing leaves them at their initial values"
     if missing and not allow_missing:
         raise UserError(f"{report.prefix}: the checkpoint lacks {shorten(missing)}; {advice}")
     if misshapen and not allow_missing:
-        name, here, model = misshapen[0]
-        others = f"; other shapes than the model's: {shorten(misshapen)}" if len(misshapen) > 1 else ""
-        raise UserError(
-            f"{report.prefix}: {name} has shape {list(here)}, in the model {list(model)}{others}; {advice}"
-        )
+        raise UserError(f"{report.prefix}: {_misfit(misshapen)}; {advice}")
+
+
+def _misfit(misshapen):
+    name, here, model = misshapen[0]
+    others = f"; other shapes than the model's: {shorten(misshapen)}" if len(misshapen) > 1 else ""
+    return f"{name} has shape {list(here)}, in the model {list(model)}{others}"
 
 
 def _check_size(prefix, entries):

@@ -134,6 +134,12 @@ def test_variables_are_listed_with_shape_and_dtype(with_slots):
     assert checkpoint.step_of(with_slots) == 2000
 
 
+def test_without_a_global_step_the_name_tells_it(tmp_path):
+    for name, step in (("model.ckpt-7", 7), ("bert_model.ckpt", None)):
+        checkpoint.write(tmp_path / name, {"a": np.ones(2, np.float32)})
+        assert checkpoint.step_of(str(tmp_path / name)) == step
+
+
 def test_a_name_that_is_not_there_is_refused(step2000):
     with pytest.raises(UserError, match="has no variable bert/none"):
         dict(checkpoint.read(step2000, ["bert/none"]))
@@ -251,6 +257,25 @@ def test_a_checkpoint_that_shares_nothing_is_refused_even_when_variables_may_be_
     checkpoint.write(tmp_path / "m", {"conv/kernel": np.ones(2, np.float32)})
     unchanged_by(named_layer(bert__a=(2,)), tmp_path, r"no variable of the model is in it; it holds 1 \(conv/kernel\)",
                  allow_missing=True)
+
+
+def test_when_no_shape_fits_the_first_is_named(tmp_path):
+    checkpoint.write(tmp_path / "m", {"bert/a": np.ones(2, np.float32), "bert/b": np.ones(2, np.float32)})
+    layer = named_layer(bert__a=(3,), bert__b=(3,), bert__c=(3,))
+    match = r"m: bert/a has shape \[2\], in the model \[3\]; other shapes.*: 2 \(bert/a, bert/b\); no variable fits"
+    for allowed in (False, True):
+        unchanged_by(layer, tmp_path, match, allow_missing=allowed)
+
+
+@pytest.mark.parametrize(("step", "found"), [
+    (tf.constant("2000"), r"string \[\]"), (np.int64([5, 6]), r"int64 \[2\]"), (np.int64(-1), "-1"),
+    (np.float32(5.0), r"float32 \[\]"),
+])
+def test_a_global_step_that_counts_no_steps_is_refused_before_anything_changes(tmp_path, step, found):
+    checkpoint.write(tmp_path / "m", {"bert/a": np.ones(2, np.float32), "global_step": step})
+    unchanged_by(named_layer(bert__a=(2,)), tmp_path, f"m: global_step is {found}, not one whole number")
+    with pytest.raises(UserError, match=f"m: global_step is {found}, not one whole number"):
+        checkpoint.step_of(str(tmp_path / "m"))
 
 
 def test_an_object_based_checkpoint_is_told_apart(tmp_path):
