@@ -24,7 +24,7 @@ _POSITIONS = "bert/embeddings/position_embeddings"
 _TYPES = "bert/embeddings/token_type_embeddings"
 _INTERMEDIATE = "bert/encoder/layer_0/intermediate/dense/kernel"
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
-_GOLDEN_LAYER = re.compile(r"encoder_layer_(\d+)(?:_every_(\d+)th_position)?$")
+_GOLDEN_LAYER = re.compile(r"encoder_layer_(\d+)(?:_every_([1-9]\d*)th_position)?$")
 
 
 def sizes(entries):
@@ -123,7 +123,7 @@ def compare(model, golden_file):
     for case, arrays in cases.items():
         if "input_ids" not in arrays:
             raise UserError(f"{golden_file}: {case or 'the file'} has no input_ids")
-        _check_ids(golden_file, case, arrays["input_ids"], model.config)
+        _check_inputs(golden_file, case, arrays, model.config)
         inputs = [arrays.pop(name, None) for name in ("input_ids", "input_mask", "token_type_ids")]
         outputs = forward(model, *(value if value is None else tf.constant(value) for value in inputs))
         mask = np.ones(inputs[0].shape, bool) if inputs[1] is None else inputs[1] != 0
@@ -143,11 +143,19 @@ def _read_npz(path):
         raise UserError(f"{path}: not a readable .npz file ({' '.join(str(error).split())})") from error
 
 
-def _check_ids(path, case, input_ids, config):
-    if input_ids.ndim != 2 or input_ids.dtype.kind != "i" or input_ids.shape[1] > config.max_position_embeddings:
-        raise UserError(f"{path}: {case}/input_ids {input_ids.dtype} {list(input_ids.shape)} do not fit the model")
-    if input_ids.size and not 0 <= input_ids.min() <= input_ids.max() < config.vocab_size:
-        raise UserError(f"{path}: {case}/input_ids go up to {input_ids.max()}, the vocabulary has {config.vocab_size}")
+def _check_inputs(path, case, arrays, config):
+    shape = arrays["input_ids"].shape
+    if 0 in shape:
+        raise UserError(f"{path}: {case}/input_ids {list(shape)} hold no ids; record one row or more")
+    fitting = len(shape) == 2 and shape[1] <= config.max_position_embeddings
+    sizes_by_name = {"input_ids": config.vocab_size, "input_mask": 2, "token_type_ids": config.type_vocab_size}
+    for name, size in sizes_by_name.items():
+        value = arrays.get(name, np.zeros(shape, np.int32))
+        if not fitting or value.shape != shape or value.dtype.kind != "i":
+            raise UserError(f"{path}: {case}/{name} {value.dtype} {list(value.shape)} do not fit the model")
+        if not 0 <= value.min() <= value.max() < size:
+            raise UserError(f"{path}: {case}/{name} go from {value.min()} to {value.max()}, the model takes 0 to "
+                            f"{size - 1}")
 
 
 def _difference(path, case, name, expected, outputs, mask):
@@ -192,6 +200,7 @@ def from_keras(path, config, prefix):
     Which of the two it is, its number of variables tells. `UserError` when the file does not fit the config.
     """
     check_weights_path(path)
+    _check_prefix(prefix)
     count = _count_variables(path)
     # Keras does not say when a file holds more than the model takes: a layer too many would be lost unseen.
     for model_class in (modeling.BertModel, modeling.BertForPreTraining):
@@ -216,6 +225,14 @@ def check_weights_path(path):
     """`UserError` unless Keras can use the path: a local one that ends in `.weights.h5`."""
     if not path.endswith(WEIGHTS_SUFFIX) or "://" in path:
         raise UserError(f"{path}: Keras' weights are a local file whose name ends in {WEIGHTS_SUFFIX}")
+
+
+def _check_prefix(prefix):
+    # Of a folder's path TensorFlow would make files without a name of their own, which no reader finds.
+    folder, name = os.path.split(os.fspath(prefix))
+    if not name or tf.io.gfile.isdir(prefix):
+        example = os.path.join(folder if not name else prefix, "bert_model.ckpt")
+        raise UserError(f"{os.fspath(prefix)!r} is no prefix to write a checkpoint to; name one such as {example}")
 
 
 def _count_variables(path):

@@ -110,7 +110,16 @@ def test_validate_refuses_other_outputs(call, folder, tmp_path):
     np.savez(golden, **{"one/input_ids": ids, "one/pooled_output": np.zeros((2, 32), np.float32)})
     refused(call("validate", init_checkpoint=folder, golden=golden), "has shape [2, 32]")
     np.savez(golden, **{"one/input_ids": ids + 1500, "one/pooled_output": np.zeros((2, 64), np.float32)})
-    refused(call("validate", init_checkpoint=folder, golden=golden), "input_ids go up to 1501")
+    refused(call("validate", init_checkpoint=folder, golden=golden), "input_ids go from 1501 to 1501")
+    np.savez(golden, **{"one/input_ids": ids[:0], "one/pooled_output": np.zeros((0, 64), np.float32)})
+    refused(call("validate", init_checkpoint=folder, golden=golden), "one/input_ids [0, 4] hold no ids")
+    np.savez(golden, **{"one/input_ids": ids, "one/input_mask": ids[:1]})
+    refused(call("validate", init_checkpoint=folder, golden=golden), "one/input_mask int32 [1, 4] do not fit")
+    np.savez(golden, **{"one/input_ids": ids, "one/token_type_ids": ids + 20})
+    refused(call("validate", init_checkpoint=folder, golden=golden), "one/token_type_ids go from 21 to 21")
+    every = "one/encoder_layer_0_every_0th_position"
+    np.savez(golden, **{"one/input_ids": ids, every: np.zeros((2, 4, 64), np.float32)})
+    refused(call("validate", init_checkpoint=folder, golden=golden), f"{every} is no output of the model")
     np.savez(golden, **{"one/input_ids": ids})
     refused(call("validate", init_checkpoint=folder, golden=golden), "no recorded outputs")
     golden.write_bytes(b"PK\3\4 no zip")
@@ -166,6 +175,16 @@ def test_from_keras_refuses_what_does_not_fit(call, folder, tmp_path):
     refused(call("from-keras", **{**arguments, "input_file": tmp_path / "m.keras"}), "ends in .weights.h5")
     refused(call("from-keras", **{**arguments, "bert_config_file": tmp_path / "none"}), "--bert_config_file=")
     assert not prefix.parent.exists()
+
+
+def test_from_keras_refuses_a_folder_as_prefix_before_work(call, folder, tmp_path):
+    (tmp_path / "there").mkdir()
+    for prefix, example in (("", " bert_model.ckpt"), (f"{tmp_path}/b/", f" {tmp_path}/b/bert_model.ckpt"),
+                            (f"{tmp_path}/there", f" {tmp_path}/there/bert_model.ckpt")):
+        result = call("from-keras", input_file=tmp_path / "none.weights.h5", output_checkpoint=prefix,
+                      bert_config_file=folder / "bert_config.json")
+        refused(result, f"'{prefix}' is no prefix", f"such as{example}")
+    assert not (tmp_path / "b").exists() and not list((tmp_path / "there").iterdir())
 
 
 # Wrong on purpose.
