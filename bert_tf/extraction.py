@@ -22,6 +22,7 @@ from bert_tf import files, packing
 from bert_tf.errors import UserError
 
 MIN_SEQ_LENGTH = 3  # [CLS], [SEP] and a token
+DEFAULT_LAYERS = "-1,-2,-3,-4"  # of the flag, whose script imports this module late
 WINDOW_BYTES = 1 << 27
 WINDOW_BATCHES = 64
 
@@ -77,6 +78,10 @@ def make_row(tokenizer, text_a, text_b, max_seq_length):
 
 def parse_layers(text, num_hidden_layers):
     """The layer indices of a comma-separated list (-1 is the last); `UserError` for one that the model lacks."""
+    if text == DEFAULT_LAYERS and num_hidden_layers < 4:
+        fitting = ",".join(str(-number) for number in range(1, num_hidden_layers + 1))
+        raise UserError(f"--layers={text} (the default): the model has {num_hidden_layers} layers; pass "
+                        f"--layers={fitting}")
     layers = []
     for part in text.split(","):
         try:

@@ -174,6 +174,7 @@ def test_casing_is_the_folders_unless_a_flag_contradicts(call, tiny, golden_line
 
 @pytest.mark.parametrize(("values", "parts"), [
     ({"layers": "-1,-3"}, ("--layers=-1,-3: the model has 2 layers",)),
+    ({"layers": None}, ("--layers=-1,-2,-3,-4 (the default): the model has 2 layers; pass --layers=-1,-2",)),
     ({"layers": "2"}, ("between -2 and 1",)),
     ({"layers": "last"}, ("'last' is no whole number",)),
     ({"layers": "-1,-1"}, ("layer -1 is named twice",)),
@@ -185,7 +186,7 @@ def test_casing_is_the_folders_unless_a_flag_contradicts(call, tiny, golden_line
     ({"init_checkpoint": "none"}, ("none: no such checkpoint",)),
     ({"bert_config_file": None}, ("no bert_config.json beside the checkpoint", "--bert_config_file")),
     ({"vocab_file": None}, ("no vocab.txt beside the checkpoint", "--vocab_file")),
-    ({"output_file": "/none/out"}, ("/none/out: cannot be written",)),
+    ({"output_file": "/none/out"}, ("--output_file=/none/out: there is no folder /none",)),
 ])
 def test_wrong_flags_are_refused(call, tmp_path, values, parts):
     refused(call(**values), tmp_path, *parts)
