@@ -91,22 +91,3 @@ def _shares(pieces):
     upper = sum(any(map(str.isupper, piece)) for piece in pieces)
     han = sum(any("\u4e00" <= char <= "\u9fff" for char in piece) for piece in pieces)
     return upper / max(1, len(pieces)), han / max(1, len(pieces))
-
-
-def markdown():
-    """The README's two tables: the larger models by name, the miniatures by layers and hidden size."""
-    lines = ["| model | text | casing | L | H | A | vocabulary | parameters |", "| --- | --- | --- |" + " ---: |" * 5]
-    for model in MODELS:
-        text = model.text + (", whole word masking" if model.whole_word_masking else "")
-        casing = "cased" if model.cased else "uncased"
-        numbers = (model.num_hidden_layers, model.hidden_size, model.num_attention_heads, model.vocab_size,
-                   model.parameters)
-        cells = " | ".join(f"{number:,}" if number > 9999 else str(number) for number in numbers)
-        lines.append(f"| [{model.name}]({model.url}) | {text} | {casing} | {cells} |")
-    lines += ["", "| uncased English miniatures |" + "".join(f" H={size} |" for size in MINIATURE_SIZES),
-              "| --- |" + " --- |" * len(MINIATURE_SIZES)]
-    for layers in MINIATURE_LAYERS:
-        row = [model for model in MINIATURES if model.num_hidden_layers == layers]
-        lines.append(f"| L={layers} |" + "".join(f" [{layers}/{model.hidden_size}]({model.url}) |" for model in row))
-    lines += ["", f"All miniatures in one file: [all_bert_models.zip]({ALL_MINIATURES})"]
-    return "\n".join(lines) + "\n"

@@ -1,9 +1,12 @@
 """The table of released models: addresses, sizes, and what a checkpoint's shapes and vocabulary tell apart."""
 
+import pathlib
+
 import pytest
 
 from bert_tf import files, released
 
+README = pathlib.Path(__file__).resolve().parent.parent / "README.md"
 BASE = (12, 768, 3072, 512, 2)
 LARGE = (24, 1024, 4096, 512, 2)
 
@@ -61,8 +64,27 @@ def test_a_vocabulary_of_the_other_casing_fits_none():
     assert names(21128, *BASE, vocab=["word"] * 21128) == []
 
 
-def test_the_table_holds_every_address():
-    table = released.markdown()
+def markdown():
+    """The README's two tables: the larger models by name, the miniatures by layers and hidden size."""
+    lines = ["| model | text | casing | L | H | A | vocabulary | parameters |", "| --- | --- | --- |" + " ---: |" * 5]
+    for model in released.MODELS:
+        text = model.text + (", whole word masking" if model.whole_word_masking else "")
+        casing = "cased" if model.cased else "uncased"
+        numbers = (model.num_hidden_layers, model.hidden_size, model.num_attention_heads, model.vocab_size,
+                   model.parameters)
+        cells = " | ".join(f"{number:,}" if number > 9999 else str(number) for number in numbers)
+        lines.append(f"| [{model.name}]({model.url}) | {text} | {casing} | {cells} |")
+    lines += ["", "| uncased English miniatures |" + "".join(f" H={size} |" for size in released.MINIATURE_SIZES),
+              "| --- |" + " --- |" * len(released.MINIATURE_SIZES)]
+    for layers in released.MINIATURE_LAYERS:
+        row = [model for model in released.MINIATURES if model.num_hidden_layers == layers]
+        lines.append(f"| L={layers} |" + "".join(f" [{layers}/{model.hidden_size}]({model.url}) |" for model in row))
+    lines += ["", f"All miniatures in one file: [all_bert_models.zip]({released.ALL_MINIATURES})"]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_readme_holds_every_model_with_its_address():
+    table = markdown()
     for model in released.MODELS + released.MINIATURES:
         assert f"]({model.url})" in table
-    assert released.ALL_MINIATURES in table and "109,482,240" in table
+    assert table in README.read_text(encoding="utf-8")
