@@ -115,15 +115,7 @@ def run(values, texts):
 
 def main(argv=None):
     """Runs the script and returns its exit status."""
-    argv = list(sys.argv if argv is None else argv)
-    values = flags.FlagValues()
-    define_flags(values)
-    try:
-        texts = values(argv)[1:]
-    except flags.Error:
-        texts = []  # `app.main` says what is wrong
-    rest = [argument for argument in argv if argument not in texts]
-    return app.main(define_flags, lambda values: run(values, texts), rest, __doc__)
+    return app.main(define_flags, run, argv, __doc__, positional=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from bert_tf import files
 from bert_tf.cli import app
 from bert_tf.errors import UserError
 
-_LOGGER = logging.getLogger("bert_tf")
+logger = logging.getLogger("bert_tf")
 
 # Shorter sections hold too little to tell which sentence follows which.
 FEWEST_SENTENCES = 3
@@ -78,19 +78,22 @@ def write(path, documents):
     """Writes documents, and says how many."""
     with files.replacing(path) as file:
         file.write("\n".join("".join(sentence + "\n" for sentence in document) for document in documents))
-    _LOGGER.info("%s: %d documents, %d sentences, %d words", path, len(documents), sum(map(len, documents)),
-                 sum(len(sentence.split()) for document in documents for sentence in document))
+    logger.info("%s: %d documents, %d sentences, %d words", path, len(documents), sum(map(len, documents)),
+                sum(len(sentence.split()) for document in documents for sentence in document))
 
 
 def run(values):
-    if values.train_file == values.heldout_file:
-        raise UserError("--train_file and --heldout_file name the same file")
+    files.check_output(values.train_file, "train_file")
+    files.check_output(values.heldout_file, "heldout_file", [values.train_file])
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise UserError("this Python has no pydoc_data.topics; install the whole standard library") from error
     documents = read_documents(topics)
     every = values.heldout_every
+    if every > len(documents):
+        raise UserError(f"--heldout_every={every}: there are {len(documents)} documents, so none would be held out; "
+                        "give a smaller number")
     write(values.train_file, [document for number, document in enumerate(documents) if number % every != every - 1])
     write(values.heldout_file, documents[every - 1::every])
 

@@ -17,6 +17,7 @@ from absl import flags
 
 from bert_tf import files
 from bert_tf.cli import app
+from bert_tf.errors import UserError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -49,7 +50,7 @@ FILLERS = 5
 def define_flags(values):
     flags.DEFINE_string("output_dir", "quickstart", "The folder for everything that is made.", values)
     flags.DEFINE_integer("seed", 12345, "Decides masks, initial weights and the order of the data.", lower_bound=0,
-                         flag_values=values)
+                         upper_bound=2**31 - 1, flag_values=values)
     flags.DEFINE_integer("num_train_steps", 1500, "Steps of training.", lower_bound=2, flag_values=values)
     flags.DEFINE_bool("overwrite_output_dir", False, "Remove an earlier run and start anew.", values)
 
@@ -83,6 +84,23 @@ def run_script(name, log=None, **values):
             print(f"{files.read_text(log).splitlines()[-1]} (what went before: {log})", file=sys.stderr)
     if status:
         raise SystemExit(status)
+
+
+def refuse_other_run(paths, values):
+    """`UserError` where the folder holds a run of other flags, before that run's text and records are replaced."""
+    for folder, names in ((paths.untrained, ("seed",)), (paths.model, ("seed", "num_train_steps"))):
+        path = os.path.join(folder, "run.json")
+        if not files.exists(path):
+            continue
+        advice = "--overwrite_output_dir starts anew, another --output_dir leaves it as it is"
+        try:
+            earlier = json.loads(files.read_text(path))
+            different = [f"--{name}={earlier[name]} (now {values[name].value})" for name in names
+                         if earlier[name] != values[name].value]
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{path}: tells no settings of a run; {advice}") from error
+        if different:
+            raise UserError(f"{values.output_dir} holds a run with {', '.join(different)}; {advice}")
 
 
 def make_data(paths, seed):
@@ -167,6 +185,8 @@ def report(paths):
 def run(values):
     files.make_folder(values.output_dir)
     paths = Paths(values.output_dir)
+    if not values.overwrite_output_dir:
+        refuse_other_run(paths, values)
     started = time.perf_counter()
     make_data(paths, values.seed)
     train(paths, values)

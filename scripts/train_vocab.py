@@ -21,7 +21,7 @@ from bert_tf.tokenization import SPECIAL_TOKENS, BasicTokenizer
 # `WordpieceTokenizer` makes longer words [UNK], whatever the vocabulary holds.
 LONGEST_WORD = 200
 
-_LOGGER = logging.getLogger("bert_tf")
+logger = logging.getLogger("bert_tf")
 
 
 def define_flags(values):
@@ -87,10 +87,10 @@ def learn(counts, reserved, vocab_size, min_frequency):
     return sorted(vocab, key=vocab.get)
 
 
-def train(values):
-    """The pieces of the vocabulary that the flags ask for, in the order of their ids."""
+def train(values, paths):
+    """The pieces of the vocabulary that the flags ask for of the files, in the order of their ids."""
     tokenizer = BasicTokenizer(values.do_lower_case, values.strip_accents)
-    counts = count_words(files.expand(values.input_file, "input_file"), tokenizer)
+    counts = count_words(paths, tokenizer)
     if not counts:
         raise UserError(f"--input_file={values.input_file}: the files hold no words")
     initial, continuing = single_characters(counts, tokenizer, values.limit_alphabet)
@@ -104,19 +104,21 @@ def train(values):
     alphabet = set(initial)
     kept = {word: count for word, count in counts.items() if len(word) <= LONGEST_WORD and alphabet.issuperset(word)}
     total, dropped = sum(counts.values()), sum(counts.values()) - sum(kept.values())
-    _LOGGER.info("%d words, %d different; left out as too long or of rare characters: %d (%.3f %%)",
-                 total, len(counts), dropped, 100 * dropped / total)
+    logger.info("%d words, %d different; left out as too long or of rare characters: %d (%.3f %%)",
+                total, len(counts), dropped, 100 * dropped / total)
     return learn(kept, reserved, values.vocab_size, values.min_frequency)
 
 
 def run(values):
+    paths = files.expand(values.input_file, "input_file")
+    files.check_output(values.vocab_file, "vocab_file", paths)
+    pieces = train(values, paths)
     with files.replacing(values.vocab_file) as file:
-        pieces = train(values)
         file.writelines(piece + "\n" for piece in pieces)
-    _LOGGER.info("%s: %d pieces", values.vocab_file, len(pieces))
+    logger.info("%s: %d pieces", values.vocab_file, len(pieces))
     if len(pieces) < values.vocab_size:
-        _LOGGER.warning("no other piece is seen %d times: set vocab_size in bert_config.json to %d",
-                        values.min_frequency, len(pieces))
+        logger.warning("no other piece is seen %d times: set vocab_size in bert_config.json to %d",
+                       values.min_frequency, len(pieces))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The first thing that a new user runs, in miniature: text, vocabulary, records, training, what was learned."""
 
 import importlib
+import json
 import os
 import pathlib
 import shutil
@@ -78,9 +79,18 @@ def test_text_is_the_same_each_time_and_the_held_out_part_is_new(tmp_path):
     assert "\n " not in train and " \n" not in train and '"' not in train
 
 
-def test_one_file_for_both_parts_is_refused(tmp_path):
-    done = call("scripts/prepare_pydoc_text.py", f"--train_file={tmp_path}/a", f"--heldout_file={tmp_path}/a")
-    assert done.returncode == 2 and "same file" in done.stderr and not os.listdir(tmp_path)
+@pytest.mark.parametrize(("train", "heldout", "flags", "message"), [
+    ("a", "a", [], "--heldout_file="), ("a", "link/a", [], "--heldout_file="), ("", "b", [], "--train_file"),
+    ("a", "", [], "--heldout_file"), ("a", "link", [], "link is a folder"), ("no/a", "b", [], "no folder"),
+    ("a", "b", ["--heldout_every=100000"], "--heldout_every=100000: there are"),
+])
+def test_unwritable_places_are_refused_before_anything_is_written(tmp_path, capsys, train, heldout, flags, message):
+    (tmp_path / "link").symlink_to(".")
+    paths = (f"--{name}={tmp_path / value if value else ''}" for name, value in
+             (("train_file", train), ("heldout_file", heldout)))
+    assert app.main(prepare_pydoc_text.define_flags, prepare_pydoc_text.run, ["x", *paths, *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1 and os.listdir(tmp_path) == ["link"]
 
 
 @pytest.fixture
@@ -109,6 +119,7 @@ def refused(capsys, *arguments):
 def test_what_cannot_be_filled_is_refused(tiny, capsys):
     where = f"--init_checkpoint={tiny}"
     assert "no text is given" in refused(capsys, where)
+    assert "no [MASK] in '5'" in refused(capsys, where, "--top_k", "5", "5 [MASK]", "5")
     assert "no [MASK] in 'nothing'" in refused(capsys, where, "a [MASK]", "nothing")
     assert "132 tokens, the model has 128 positions" in refused(capsys, where, "a " * 129 + "[MASK]")
     (tiny / "vocab.txt").unlink()
@@ -161,6 +172,30 @@ def test_quickstart_in_miniature_twice(in_process, tmp_path, capsys):
     first, second = (quickstart.read_results(folder / name) for name in ("untrained", "model"))
     assert first["global_step"] == 1 and second["global_step"] == 20
     assert second["masked_lm_loss"] < first["masked_lm_loss"]
+
+
+def test_another_run_in_the_folder_is_refused_with_flags_that_there_are(in_process, tmp_path, capsys):
+    for name, steps in (("untrained", 1), ("model", 1500)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps({"seed": 12345, "num_train_steps": steps}))
+    (tmp_path / "train.txt").write_text("of the earlier run")
+    for flag, part in (("--seed=1", "--seed=12345 (now 1)"),
+                       ("--num_train_steps=9", "--num_train_steps=1500 (now 9)")):
+        argv = ["quickstart.py", f"--output_dir={tmp_path}", flag]
+        assert app.main(quickstart.define_flags, quickstart.run, argv) == 2
+        error = capsys.readouterr().err
+        assert f"holds a run with {part}; --overwrite_output_dir starts anew, another --output_dir" in error
+    (tmp_path / "model" / "run.json").write_text("{")
+    argv = ["quickstart.py", f"--output_dir={tmp_path}"]
+    assert app.main(quickstart.define_flags, quickstart.run, argv) == 2
+    assert "run.json: tells no settings of a run; --overwrite_output_dir" in capsys.readouterr().err
+    assert in_process == [] and (tmp_path / "train.txt").read_text() == "of the earlier run"
+
+
+def test_a_seed_that_the_scripts_would_refuse_is_refused_at_once(in_process, tmp_path, capsys):
+    argv = ["quickstart.py", f"--output_dir={tmp_path}", f"--seed={2**31}"]
+    assert app.main(quickstart.define_flags, quickstart.run, argv) == 2
+    assert "--seed" in capsys.readouterr().err and in_process == []
 
 
 def test_a_script_that_fails_ends_the_quickstart_with_its_status_and_message(tmp_path, capsys):

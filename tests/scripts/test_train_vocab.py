@@ -65,7 +65,9 @@ def test_rare_characters_are_left_out_and_counted(corpus, tmp_path):
         (b"a\nb\xff\n", [], "corpus:2: byte 0xff is not UTF-8"),
         (b" \n\n", [], "hold no words"),
         (None, [], "no file matches"),
-        (b"a", ["--vocab_file=/no/such/folder/v"], "/no/such/folder/v: cannot be written"),
+        (b"a", ["--vocab_file=/no/such/folder/v"], "--vocab_file=/no/such/folder/v: there is no folder"),
+        (b"a", ["--vocab_file="], "--vocab_file: the name is empty"),
+        (b"a", ["--vocab_file=/"], "--vocab_file=/ is a folder"),
     ],
 )
 def test_mistakes_end_with_one_line_and_no_file(tmp_path, content, flags, message):
@@ -77,3 +79,13 @@ def test_mistakes_end_with_one_line_and_no_file(tmp_path, content, flags, messag
     assert done.returncode == 2
     assert message in done.stderr and done.stderr.count("error: ") == 1 and "Traceback" not in done.stderr
     assert set(tmp_path.iterdir()) == before
+
+
+def test_a_vocabulary_is_not_written_over_the_text(corpus):
+    before = corpus.read_bytes()
+    link = corpus.with_name("link")
+    link.symlink_to(corpus)
+    for path in (corpus, link, corpus.parent / "." / corpus.name):
+        done = train(f"--input_file={corpus}", f"--vocab_file={path}")
+        assert done.returncode == 2 and "--vocab_file=" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert corpus.read_bytes() == before
