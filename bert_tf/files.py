@@ -24,50 +24,87 @@ def _gfile():
     return tf.io.gfile
 
 
+@contextlib.contextmanager
+def _one_line(path, failed):
+    """Turns what the operating system or `tf.io.gfile` raises into a `UserError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("tensorflow."):
+            raise
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise UserError(f"{path}: {failed} ({reason})") from error
+
+
 def exists(path):
     """Whether a file or folder stands at `path`."""
-    return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+    with _one_line(path, "cannot be looked for"):
+        return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def remove(path):
     """Removes the file at `path`, if there is one."""
     if exists(path):
-        _gfile().remove(path) if is_remote(path) else os.remove(path)
+        with _one_line(path, "cannot be removed"):
+            _gfile().remove(path) if is_remote(path) else os.remove(path)
 
 
 def make_folder(path):
     """Creates the folder `path` and its parents where they are missing."""
-    try:
+    with _one_line(path or "''", "the folder cannot be created"):
         _gfile().makedirs(path) if is_remote(path) else os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: the folder cannot be created ({error.strerror})") from error
+
+
+def check_output(path, flag, inputs=()):
+    """`UserError`, naming `flag`, unless a file can be written to `path`; called before any work.
+
+    Refused are no name, a folder, a device and its like, a folder that is missing or not writable, and the file that
+    is one of `inputs`, however it is written. Of remote paths only the name is looked at.
+    """
+    name = f"--{flag}={path}"
+    if not path:
+        raise UserError(f"--{flag}: the name is empty")
+    if path in inputs or not is_remote(path) and os.path.realpath(path) in map(os.path.realpath, inputs):
+        raise UserError(f"{name} is also read, or written by another flag; give it a name of its own")
+    if is_remote(path):
+        return
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise UserError(f"{name} is a folder; name a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"{name} is a device, not a file")
+    if not os.path.isdir(folder):
+        raise UserError(f"{name}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{name}: the folder {folder} cannot be written to")
 
 
 def open_binary(path):
     """Opens `path` for reading bytes; `UserError` when it is missing, a folder or unreadable."""
     if is_remote(path):
-        if not _gfile().exists(path):
+        if not exists(path):
             raise UserError(f"{path}: no such file")
         return _gfile().GFile(path, "rb")
-    try:
+    with _one_line(path, "cannot be read"):
         return open(path, "rb")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def read_lines(path):
     """Yields `(line number from 1, text)` for every line of a UTF-8 file.
 
-    Lines end at "\\n" alone, as in the original (U+2028, a lone "\\r" and the like stay inside a line); the "\\n" is
-    taken off, a byte-order mark at the start of the file too. A byte that is not UTF-8 is a `UserError` with file
-    and line.
+    Lines end at "\\n" alone (U+2028 and the like stay inside a line) and every "\\r" is dropped, both as TensorFlow's
+    reader did for the original; the "\\n" is taken off, a byte-order mark at the start of the file too. A byte that is
+    not UTF-8 is a `UserError` with file and line.
     """
     with open_binary(path) as file:
         for number, line in enumerate(file, start=1):
-            if number == 1 and line.startswith(BYTE_ORDER_MARK):
-                line = line[len(BYTE_ORDER_MARK):]
+            if number == 1:
+                line = line.removeprefix(BYTE_ORDER_MARK)
+            line = line.removesuffix(b"\n").replace(b"\r", b"")
             try:
-                yield number, line.removesuffix(b"\n").decode("utf-8")
+                yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
                 byte = line[error.start]
                 raise UserError(f"{path}:{number}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8") from error
@@ -85,9 +122,9 @@ def expand(patterns, flag):
     a folder are a `UserError` that names `flag`.
     """
     paths = []
-    for pattern in patterns.split(","):
-        pattern = pattern.strip()
-        matches = sorted(_gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern))
+    for pattern in map(str.strip, patterns.split(",")):
+        with _one_line(pattern, "cannot be looked for"):
+            matches = sorted(_gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern))
         if not pattern or not matches:
             raise UserError(f"--{flag}={patterns}: no file matches {pattern!r}")
         paths.extend(matches)
@@ -99,18 +136,20 @@ def expand(patterns, flag):
 
 @contextlib.contextmanager
 def replacing(path, mode="w"):
-    """A file that is written beside `path` and renamed into place when the block ends well, else removed."""
-    beside = f"{path}.tmp-{os.getpid()}"
+    """A file that is written beside `path` and renamed into place when the block ends well, else removed.
+
+    A symbolic link is followed. `UserError` where that cannot be done, such as on a full disk.
+    """
+    target = path if is_remote(path) else os.path.realpath(path)
+    beside = f"{target}.tmp-{os.getpid()}"
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    try:
+    with _one_line(path or "''", "cannot be written"):
         file = _gfile().GFile(beside, mode) if is_remote(path) else open(beside, mode, **text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
-    try:
-        with file:
-            yield file
-        _gfile().rename(beside, path, overwrite=True) if is_remote(path) else os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            _gfile().remove(beside) if is_remote(path) else os.remove(beside)
-        raise
+        try:
+            with file:
+                yield file
+            _gfile().rename(beside, target, overwrite=True) if is_remote(path) else os.replace(beside, target)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                _gfile().remove(beside) if is_remote(path) else os.remove(beside)
+            raise

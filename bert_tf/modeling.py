@@ -48,10 +48,9 @@ class BertConfig:
             if field.type is int and (type(value) is not int or value < 1):
                 raise UserError(f"{field.name} must be a whole number above 0, not {value!r}")
             if field.type is float:
-                low_end = "from 0 to" if field.name.endswith("prob") else "above 0 and"
-                fits = type(value) in (int, float) and 0 <= value < 1 and (value or low_end == "from 0 to")
+                fits = type(value) in (int, float) and 0 <= value < 1
                 if not fits and not (value is None and field.name.endswith("prob")):
-                    raise UserError(f"{field.name} must be a number {low_end} below 1, not {value!r}")
+                    raise UserError(f"{field.name} must be a number from 0 to below 1, not {value!r}")
         if not (self.hidden_act is None or isinstance(self.hidden_act, str) or callable(self.hidden_act)):
             raise UserError(f"hidden_act must be a name, not {self.hidden_act!r}")
         get_activation(self.hidden_act)
@@ -284,11 +283,12 @@ class BertModel(keras.Model):
         if isinstance(input_ids, dict):
             return self.call(**input_ids, dropout_key=dropout_key, return_attention=return_attention,
                              training=training)
-        self._check_shape(input_ids)
-        input_mask = tf.ones_like(input_ids) if input_mask is None else input_mask
-        token_type_ids = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        input_ids = tf.cast(input_ids, tf.int32)
+        input_mask = tf.ones_like(input_ids) if input_mask is None else tf.cast(input_mask, tf.int32)
+        token_type_ids = tf.zeros_like(input_ids) if token_type_ids is None else tf.cast(token_type_ids, tf.int32)
+        self._check_shapes(input_ids, input_mask, token_type_ids)
         dropout_key = self._dropout_key(dropout_key) if training else None
-        positions = None if output_positions is None else tf.pad(output_positions, [[0, 0], [1, 0]])
+        positions = None if output_positions is None else tf.pad(tf.cast(output_positions, tf.int32), [[0, 0], [1, 0]])
         if token_indices is None and not in_xla():
             token_indices = find_token_indices(input_mask, positions)
         layout = Layout.of(input_mask, token_indices)
@@ -299,9 +299,12 @@ class BertModel(keras.Model):
             outputs["attention_probs"] = attention
         return outputs
 
-    def _check_shape(self, input_ids):
+    def _check_shapes(self, input_ids, input_mask, token_type_ids):
         if input_ids.shape.rank != 2:
             raise UserError(f"input_ids must have two dimensions, [batch, sequence], not {input_ids.shape.rank}")
+        for name, array in (("input_mask", input_mask), ("token_type_ids", token_type_ids)):
+            if not array.shape.is_compatible_with(input_ids.shape):
+                raise UserError(f"{name} has shape {array.shape}, input_ids {input_ids.shape}; they must be the same")
         length, limit = input_ids.shape[1], self.config.max_position_embeddings
         if length is not None and length > limit:
             raise UserError(f"a sequence of {length} tokens is longer than max_position_embeddings, {limit}")

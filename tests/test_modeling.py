@@ -249,6 +249,68 @@ def test_inputs_that_no_model_can_take_are_refused(ids):
         modeling.BertModel(modeling.BertConfig(**TINY))(ids)
 
 
+@pytest.mark.parametrize("name, shape", [("input_mask", [4, 11]), ("input_mask", [1, 12]),
+                                         ("token_type_ids", [3, 12])])
+def test_inputs_of_other_shapes_than_the_ids_are_refused(name, shape):
+    model = modeling.BertModel(modeling.BertConfig(**TINY))
+    with pytest.raises(UserError, match=f"{name} has shape"):
+        model(example_inputs()[0], **{name: np.ones(shape, np.int32)})
+
+
+def test_any_integers_and_booleans_are_taken():
+    model = modeling.BertForPreTraining(modeling.BertConfig(**TINY))
+    ids, mask, types = example_inputs()
+    positions = np.array([[0, 1]] * 4)
+    expected = model(ids, mask, types, masked_lm_positions=positions.astype(np.int32))["masked_lm_logits"]
+    found = model(ids.astype(np.int64), mask != 0, types.astype(np.uint8), masked_lm_positions=positions)
+    assert (found["masked_lm_logits"] == expected).numpy().all()
+
+
+def numpy_forward(weights, config, ids, mask, types):
+    """The encoder and pooler in float64 NumPy, written from the paper and the original's constants."""
+    activation = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh, "linear": lambda x: x, None: lambda x: x}
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred ** 2).mean(-1, keepdims=True) + 1e-12) * weights[f"{name}/gamma"] \
+            + weights[f"{name}/beta"]
+
+    def dense(x, name):
+        return x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
+
+    def split(x):
+        return x.reshape(*ids.shape, config.num_attention_heads, -1).transpose(0, 2, 1, 3)
+
+    at = "bert/embeddings"
+    x = norm(weights[f"{at}/word_embeddings"][ids] + weights[f"{at}/token_type_embeddings"][types]
+             + weights[f"{at}/position_embeddings"][:ids.shape[1]], f"{at}/LayerNorm")
+    for layer in range(config.num_hidden_layers):
+        at = f"bert/encoder/layer_{layer}"
+        q, k, v = (split(dense(x, f"{at}/attention/self/{name}")) for name in ("query", "key", "value"))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + (1.0 - mask)[:, None, None] * -10000.0
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        context = (scores / scores.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3).reshape(*ids.shape, -1)
+        x = norm(dense(context, f"{at}/attention/output/dense") + x, f"{at}/attention/output/LayerNorm")
+        inner = activation[config.hidden_act](dense(x, f"{at}/intermediate/dense"))
+        x = norm(dense(inner, f"{at}/output/dense") + x, f"{at}/output/LayerNorm")
+    return x, np.tanh(dense(x[:, 0], "bert/pooler/dense"))
+
+
+@pytest.mark.parametrize("hidden_act, heads, type_vocab_size", [("relu", 1, 16), ("tanh", 4, 1), ("linear", 16, 3),
+                                                                (None, 2, 2)])
+def test_other_configs_equal_a_replay_in_numpy(hidden_act, heads, type_vocab_size):
+    config = modeling.BertConfig(**{**TINY, "hidden_act": hidden_act, "num_attention_heads": heads,
+                                    "type_vocab_size": type_vocab_size, "initializer_range": 0.2})
+    model = modeling.BertModel(config)
+    ids, mask, _ = example_inputs()
+    types = np.random.RandomState(2).randint(0, type_vocab_size, ids.shape).astype(np.int32)
+    weights = {variable.path: variable.numpy().astype(np.float64) for variable in model.weights}
+    sequence, pooled = numpy_forward(weights, config, ids, mask, types)
+    outputs = model(ids, mask, types)
+    np.testing.assert_allclose(outputs["sequence_output"], sequence * mask[:, :, None], atol=2e-5)
+    np.testing.assert_allclose(outputs["pooled_output"], pooled, atol=2e-5)
+
+
 class TestConfig:
     def test_json_in_and_out_keeps_unknown_keys(self, tmp_path):
         text = json.dumps({"vocab_size": 7, "directionality": "bidi", "type_vocab_size": 2})
@@ -268,7 +330,7 @@ class TestConfig:
     @pytest.mark.parametrize("changed", [
         {"vocab_size": "7"}, {"vocab_size": 0}, {"vocab_size": 7.0}, {"vocab_size": True}, {"hidden_size": 100},
         {"hidden_act": "swish"}, {"hidden_act": 3}, {"hidden_dropout_prob": 1.0}, {"hidden_dropout_prob": "0.1"},
-        {"initializer_range": 0}, {"num_hidden_layers": None}, {"initializer_range": float("nan")}])
+        {"initializer_range": -0.1}, {"num_hidden_layers": None}, {"initializer_range": float("nan")}])
     def test_invalid_values_are_refused_by_name(self, changed, tmp_path):
         (tmp_path / "c.json").write_text(json.dumps({"vocab_size": 7, **changed}))
         with pytest.raises(UserError, match=next(iter(changed))) as error:

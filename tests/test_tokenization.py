@@ -217,7 +217,8 @@ def test_any_vocabulary_counts_lines(tmp_path_factory, lines, end):
     lines = [*tokenization.SPECIAL_TOKENS, *lines]
     path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
     path.write_bytes(("\n".join(lines) + "\n" * (end or not lines[-1])).encode("utf-8"))
-    assert tokenization.load_vocab(str(path)) == {line.strip(): number for number, line in enumerate(lines)}
+    assert tokenization.load_vocab(str(path)) == {
+        line.replace("\r", "").strip(): number for number, line in enumerate(lines)}
     tokenizer = tokenization.FullTokenizer(str(path))
     text = " ".join(lines)
     assert tokenizer.encode(text) == tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))

@@ -61,6 +61,6 @@ def check_training_flags(values):
     if values.iterations_per_loop is not None:
         require_at_least(values, 1, "iterations_per_loop")
     if not 0.0 < values.learning_rate < float("inf"):
-        raise UserError(f"--learning_rate={values.learning_rate} must be above 0")
+        raise UserError(f"--learning_rate={values.learning_rate} must be a number above 0")
     if values.resume and values.overwrite_output_dir:
         raise UserError("--resume and --overwrite_output_dir contradict each other; give one of them")

@@ -8,7 +8,7 @@ import logging
 
 from absl import flags
 
-from bert_tf import model_dir
+from bert_tf import files, model_dir
 from bert_tf.cli import app, common
 from bert_tf.errors import UserError
 from bert_tf.model_dir import CONFIG, VOCAB
@@ -47,6 +47,8 @@ def define_flags(values):
 
 def run(values):
     common.note_obsolete(values)
+    files.check_output(values.output_file, "output_file", [values.input_file])
+    app.keep_freed_memory()
     app.load_tensorflow()
     from bert_tf import checkpoint, extraction, modeling, tokenization
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 
 from bert_tf import batching, checkpoint, files, model_dir, modeling, optimization, run_dir, tokenization
 from bert_tf.cli import models
@@ -33,7 +34,11 @@ def run(values):
     limits = reading.Limits(values.max_seq_length, values.max_predictions_per_seq, config.vocab_size,
                             config.type_vocab_size)
     record_files = reading.RecordFiles(paths, limits)
-    logger.info("%d records in %d files", len(record_files), len(paths))
+    logger.info("%d records in %d file%s", len(record_files), len(paths), "s" * (len(paths) > 1))
+    unused = config.vocab_size - sidecar.get("vocab_size", config.vocab_size)
+    if unused:
+        logger.info("%d ids of the config have no piece in the records' vocabulary: they are never to be predicted",
+                    unused)
     runtime.start()
     model = modeling.BertForPreTraining(config, dtype=runtime.policy)
     step = train(values, runtime, model, record_files, start_from, sidecar, vocab_file) if values.do_train else None
@@ -115,9 +120,9 @@ def train(values, runtime, model, record_files, start_from, sidecar, vocab_file)
         logger.info("complete at step %d", training.step)
         return training.step
     write_model_dir(values, model.config, sidecar, vocab_file)
-    decayed, exempt = optimizer.decay_groups()
-    logger.info("%s parameters; weight decay %s on %d variables, none on %d (%s)", f"{model.count_params():,}",
-                optimizer.weight_decay_rate, len(decayed), len(exempt), ", ".join(optimizer.exclude_from_weight_decay))
+    logger.info("%s parameters", f"{model.count_params():,}")
+    for rate, names in zip((optimizer.weight_decay_rate, 0.0), optimizer.decay_groups()):
+        logger.info("weight decay %s on %d variables: %s", rate, len(names), ", ".join(_alike(names)))
     sizes = batching.Sizes(values.max_seq_length, values.xla)
     feed = batching.Feed(
         lambda: batching.training_order(len(record_files), values.train_batch_size, values.seed,
@@ -131,6 +136,11 @@ def train(values, runtime, model, record_files, start_from, sidecar, vocab_file)
     return training.step
 
 
+def _alike(names):
+    """Names with the number of the layer left out, each once."""
+    return dict.fromkeys(re.sub(r"layer_\d+", "layer_*", name) for name in names)
+
+
 def fingerprint(values, config, record_files, start_from):
     """All that decides the trajectory of a run."""
     names = ("seed", "train_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "max_seq_length",
@@ -142,6 +152,8 @@ def fingerprint(values, config, record_files, start_from):
 
 def write_model_dir(values, config, sidecar, vocab_file):
     """Makes --output_dir a folder that other scripts can use: config, casing and, where it can be had, vocabulary."""
+    if values.overwrite_output_dir and not vocab_file:  # an earlier run's must not stand beside these weights
+        files.remove(os.path.join(values.output_dir, model_dir.VOCAB))
     info = {"task": "pretraining", "max_seq_length": values.max_seq_length}
     if sidecar:
         info |= {name: sidecar[name] for name in ("do_lower_case", "strip_accents")}
@@ -170,7 +182,7 @@ def evaluate(values, runtime, model, record_files, start_from, step):
     feed = batching.Feed(
         lambda: batching.evaluation_order(len(record_files), values.eval_batch_size, values.max_eval_steps),
         lambda numbers: reading.make_batch(record_files, numbers, sizes))
-    files.make_folder(values.output_dir)
     results = {"global_step": step, **evaluation.evaluate(model, objective, feed, runtime)}
+    files.make_folder(values.output_dir)
     logger.info("evaluation at step %d:", step)
     run_dir.write_results(os.path.join(values.output_dir, RESULTS), results)

@@ -55,6 +55,7 @@ def run(values):
     """Checks the flags by themselves, then, with TensorFlow, does what they ask for."""
     check_flags(values)
     common.note_obsolete(values)
+    app.keep_freed_memory()
     app.load_tensorflow()
     from bert_tf.cli import pretraining
 

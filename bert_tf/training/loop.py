@@ -36,8 +36,8 @@ def train(state, objective, feed, runtime, schedule, callbacks=()):
 
     `state` is a `TrainingState`, `feed` a `batching.Feed` that begins at `state.examples_seen`, `callbacks` are Keras
     callbacks: they get `on_train_batch_end(step, logs)` for every step, with what `scalar_names` lists and the speeds.
-    A bad example, a loss that is not finite and a signal end the run with a `UserError`; the checkpoint of the last
-    good step stands then.
+    A bad example and a signal end the run with a `UserError` after a checkpoint; a loss, gradient or weight that is
+    not finite ends it without one, so that the last good checkpoint stands.
     """
     device_loop = build_train_loop(state.model, objective, state.optimizer, runtime)
     iterator = iter(feed.dataset())
@@ -54,15 +54,17 @@ def train(state, objective, feed, runtime, schedule, callbacks=()):
                 state.examples_seen += len(rows) * schedule.batch_size
                 seconds = time.perf_counter() - started
                 pace.record(steps, seconds)
-                _check_finite(rows, first, saved)
-                _report(callbacks, scalar_names(objective), rows, first, seconds)
+                good = _count_finite(rows)
+                _report(callbacks, scalar_names(objective), rows[:good], first, seconds)
+                if good < len(rows):
+                    raise _not_finite(f"the loss or its gradient is not finite at step {first + good + 1}", saved)
                 if len(rows) < steps:
                     _stop(state, schedule, str(feed.error or "the data ended before the training"))
                 if state.step % schedule.save_checkpoints_steps == 0 or state.step == schedule.num_train_steps:
-                    saved = save(state, schedule)
+                    saved = save(state, schedule, saved)
                 if signals.received and state.step < schedule.num_train_steps:
                     _stop(state, schedule, f"stopped by {signals.received}; the same command goes on from there")
-        return save(state, schedule) if state.model.stop_training else saved
+        return save(state, schedule, saved) if state.model.stop_training else saved
     finally:
         callbacks.on_train_end()
 
@@ -77,8 +79,15 @@ def _report(callbacks, names, rows, first, seconds):
         callbacks.on_train_batch_end(step, {**row, **speeds})
 
 
-def save(state, schedule):
-    """Writes a checkpoint of the present step, deletes old ones, and returns its prefix."""
+def save(state, schedule, saved=None):
+    """Writes a checkpoint of the present step, deletes old ones, and returns its prefix.
+
+    `UserError` where a weight is not finite; `saved` is the last good checkpoint, to be named then.
+    """
+    broken = [variable.path for variable in state.model.trainable_variables
+              if not tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(variable)))]
+    if broken:
+        raise _not_finite(f"{checkpoint.shorten(broken)} not finite after step {state.step}", saved)
     prefix = os.path.join(schedule.output_dir, f"{run_dir.CHECKPOINT}-{state.step}")
     checkpoint.write(prefix, state.tensors())
     checkpoint.update_state(schedule.output_dir, prefix)
@@ -90,13 +99,15 @@ def _stop(state, schedule, reason):
     raise UserError(f"{reason} (step {state.step}, saved as {save(state, schedule)})")
 
 
-def _check_finite(rows, first, saved):
-    """Ends the run at the first step whose losses or gradient norm are not finite; nothing of it is saved."""
-    bad = ~np.isfinite(rows).all(axis=1)
-    if bad.any():
-        last = f"the last good checkpoint is {saved}" if saved else "no checkpoint was written since the start"
-        raise UserError(f"the loss or its gradient is not finite at step {first + int(bad.argmax()) + 1}; {last}; "
-                        "a lower --learning_rate or more warm-up usually helps")
+def _count_finite(rows):
+    """How many steps come before the first whose losses or gradient norm are not finite."""
+    finite = np.isfinite(rows).all(axis=1)
+    return len(rows) if finite.all() else int(finite.argmin())
+
+
+def _not_finite(what, saved):
+    last = f"the last good checkpoint is {saved}" if saved else "no checkpoint was written since the start"
+    return UserError(f"{what}; {last}; a lower --learning_rate or more warm-up usually helps")
 
 
 class Pace:

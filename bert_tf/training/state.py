@@ -3,6 +3,7 @@
 import dataclasses
 
 import keras
+import numpy as np
 
 from bert_tf import checkpoint
 from bert_tf.errors import UserError
@@ -48,6 +49,8 @@ class TrainingState:
             raise UserError(f"{prefix}: cannot be resumed from, it lacks {checkpoint.shorten(missing)}; "
                             "give it as --init_checkpoint to start a new run from its weights")
         for name, value in checkpoint.read(prefix, list(slots)):
+            if not np.isfinite(value).all():
+                raise UserError(f"{prefix}: NaN or infinity in {name}; take an earlier checkpoint of that run")
             slots[name].assign(value)
         self.optimizer.iterations.assign(report.global_step)
         self.examples_seen = report.global_step * batch_size
