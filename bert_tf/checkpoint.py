@@ -7,7 +7,6 @@ A checkpoint is `PREFIX.index` and `PREFIX.data-?????-of-?????`, tensors stored 
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import re
 
@@ -235,8 +234,7 @@ def _read_step(prefix, entries):
 
 def digest(prefix):
     """A hexadecimal number that two checkpoints of equal content share: the index holds every tensor's checksum."""
-    with files.open_binary(f"{prefix}.index") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+    return files.sha256(f"{prefix}.index")
 
 
 def restore(model, path, allow_missing=False):

@@ -6,6 +6,7 @@ imported only then, so that the tokenizer needs no TensorFlow.
 
 import contextlib
 import glob
+import hashlib
 import os
 
 from bert_tf.errors import UserError
@@ -18,7 +19,8 @@ def is_remote(path):
     return "://" in os.fspath(path)
 
 
-def _gfile():
+def gfile():
+    """TensorFlow's file system, for paths that are not local."""
     import tensorflow as tf
 
     return tf.io.gfile
@@ -41,20 +43,40 @@ def _one_line(path, failed):
 def exists(path):
     """Whether a file or folder stands at `path`."""
     with _one_line(path, "cannot be looked for"):
-        return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+        return gfile().exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def remove(path):
     """Removes the file at `path`, if there is one."""
     if exists(path):
         with _one_line(path, "cannot be removed"):
-            _gfile().remove(path) if is_remote(path) else os.remove(path)
+            gfile().remove(path) if is_remote(path) else os.remove(path)
 
 
 def make_folder(path):
     """Creates the folder `path` and its parents where they are missing."""
     with _one_line(path or "''", "the folder cannot be created"):
-        _gfile().makedirs(path) if is_remote(path) else os.makedirs(path, exist_ok=True)
+        gfile().makedirs(path) if is_remote(path) else os.makedirs(path, exist_ok=True)
+
+
+def check_folder(path, flag):
+    """`UserError`, naming `flag`, where `path` cannot be or become a folder."""
+    if not path:
+        raise UserError(f"--{flag}: the name is empty")
+    if not is_remote(path) and os.path.exists(path) and not os.path.isdir(path):
+        raise UserError(f"--{flag}={path}: the folder cannot be created (a file of that name is there)")
+
+
+def size_of(path):
+    """The size of a file in bytes; `UserError` where it is missing."""
+    with _one_line(path, "cannot be read"):
+        return gfile().stat(path).length if is_remote(path) else os.path.getsize(path)
+
+
+def sha256(path):
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with open_binary(path) as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 def check_output(path, flag, inputs=()):
@@ -86,7 +108,7 @@ def open_binary(path):
     if is_remote(path):
         if not exists(path):
             raise UserError(f"{path}: no such file")
-        return _gfile().GFile(path, "rb")
+        return gfile().GFile(path, "rb")
     with _one_line(path, "cannot be read"):
         return open(path, "rb")
 
@@ -124,7 +146,7 @@ def expand(patterns, flag):
     paths = []
     for pattern in map(str.strip, patterns.split(",")):
         with _one_line(pattern, "cannot be looked for"):
-            matches = sorted(_gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern))
+            matches = sorted(gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern))
         if not pattern or not matches:
             raise UserError(f"--{flag}={patterns}: no file matches {pattern!r}")
         paths.extend(matches)
@@ -144,12 +166,12 @@ def replacing(path, mode="w"):
     beside = f"{target}.tmp-{os.getpid()}"
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     with _one_line(path or "''", "cannot be written"):
-        file = _gfile().GFile(beside, mode) if is_remote(path) else open(beside, mode, **text)
+        file = gfile().GFile(beside, mode) if is_remote(path) else open(beside, mode, **text)
         try:
             with file:
                 yield file
-            _gfile().rename(beside, target, overwrite=True) if is_remote(path) else os.replace(beside, target)
+            gfile().rename(beside, target, overwrite=True) if is_remote(path) else os.replace(beside, target)
         except BaseException:
             with contextlib.suppress(Exception):
-                _gfile().remove(beside) if is_remote(path) else os.remove(beside)
+                gfile().remove(beside) if is_remote(path) else os.remove(beside)
             raise

@@ -1,6 +1,5 @@
 """What makes a folder a usable model: its config, vocabulary and casing beside the weights."""
 
-import hashlib
 import json
 import os
 
@@ -52,9 +51,3 @@ def read_info(prefix):
     if not isinstance(info, dict):
         raise UserError(f"{path}: not a JSON object")
     return info
-
-
-def sha256(path):
-    """The SHA-256 of a file's bytes, in hexadecimal."""
-    with files.open_binary(path) as file:
-        return hashlib.sha256(file.read()).hexdigest()

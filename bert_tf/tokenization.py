@@ -17,7 +17,7 @@ from bert_tf.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-_LOGGER = logging.getLogger("bert_tf")
+logger = logging.getLogger("bert_tf")
 
 # Han characters only: kana and hangul are not parted. First and last code point of each block.
 _CHINESE_BLOCKS = (
@@ -350,7 +350,7 @@ def _read_pieces(vocab_file):
     repeated = [f"{piece!r} on lines {', '.join(map(str, at[:10]))}" for piece, at in lines.items() if len(at) > 1]
     if repeated:
         more = f" and {len(repeated) - 10} more" if len(repeated) > 10 else ""
-        _LOGGER.warning(
+        logger.warning(
             "%s: pieces that stand more than once take their last id: %s%s",
             vocab_file,
             "; ".join(repeated[:10]),
@@ -445,7 +445,7 @@ def check_casing(vocab, do_lower_case, checkpoint_name=None):
             f"{'a lower-cased' if wanted else 'a cased'} model: pass --do_lower_case={wanted} ({_OVERRIDE})"
         )
     if pieces and not do_lower_case and not upper:
-        _LOGGER.warning(
+        logger.warning(
             "--do_lower_case=False, but no piece of the vocabulary holds upper case: words with capitals become "
             "[UNK]; is it a lower-cased model (--do_lower_case=True)?"
         )

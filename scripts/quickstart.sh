@@ -5,6 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/venv.sh
 make_venv plot,vocab
-# Linux's malloc gives memory back after every step otherwise, and a third of the time goes into getting it again.
-export MALLOC_TOP_PAD_=$((64 << 20))
 exec .venv/bin/python scripts/quickstart.py "$@"

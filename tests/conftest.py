@@ -1,7 +1,8 @@
 """Where the recorded outputs of the original implementation lie.
 
 `tests/goldens` travels with the project. Larger ones, real data and a trained checkpoint lie in a folder `shared`
-beside the checkout (or at $BERT_TF_SHARED); tests that need one of its files skip where it is absent.
+beside the checkout (or at $BERT_TF_SHARED); tests that need one of its files skip where it is absent, and fail with
+$BERT_TF_REQUIRE_SHARED set.
 """
 
 import os
@@ -28,7 +29,8 @@ def shared():
     def find(path):
         found = SHARED / path
         if not found.exists():
-            pytest.skip(f"{path} is not in the shared folder {SHARED}")
+            absent = pytest.fail if os.environ.get("BERT_TF_REQUIRE_SHARED") else pytest.skip
+            absent(f"{path} is not in the shared folder {SHARED}")
         return found
 
     return find

@@ -1,6 +1,7 @@
 import os
 
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,3 +97,34 @@ def test_folders_and_removal(tmp_path):
 
 def test_remote_paths_are_told_by_their_scheme():
     assert files.is_remote("gs://bucket/file") and not files.is_remote("/a/b:c") and not files.is_remote("a//b")
+
+
+def test_every_carriage_return_is_dropped_as_the_originals_reader_did(tmp_path):
+    (tmp_path / "a").write_bytes(b"ab\rcd ef\r\n\rx\n")
+    with tf.io.gfile.GFile(str(tmp_path / "a"), "r") as theirs:
+        assert [line for _, line in files.read_lines(tmp_path / "a")] == [line.rstrip("\n") for line in theirs]
+    assert [line for _, line in files.read_lines(tmp_path / "a")] == ["abcd ef", "x"]
+
+
+@pytest.mark.parametrize("path, message", [
+    ("", "the name is empty"), ("folder", "is a folder"), ("no/x", "there is no folder"), ("in.txt", "is also read"),
+    ("folder/../in.txt", "is also read"), ("link", "is also read"), ("/dev/null", "is a device")])
+def test_outputs_that_cannot_be_written_are_refused_before_work(path, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("folder")
+    open("in.txt", "w").close()
+    os.symlink("in.txt", "link")
+    with pytest.raises(UserError, match=message):
+        files.check_output(path, "output_file", ["in.txt"])
+    assert files.check_output("new.txt", "output_file", ["in.txt"]) is None
+
+
+def test_a_link_is_followed_and_a_rename_that_fails_is_one_line(tmp_path):
+    os.symlink(tmp_path / "real", tmp_path / "link")
+    with files.replacing(tmp_path / "link") as file:
+        file.write("x")
+    assert os.path.islink(tmp_path / "link") and (tmp_path / "real").read_text() == "x"
+    os.mkdir(tmp_path / "folder")
+    with pytest.raises(UserError, match="folder: cannot be written"), files.replacing(tmp_path / "folder"):
+        pass
+    assert sorted(os.listdir(tmp_path)) == ["folder", "link", "real"]

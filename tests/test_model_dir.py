@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bert_tf import model_dir, modeling
+from bert_tf import files, model_dir, modeling
 from bert_tf.errors import UserError
 
 CONFIG = modeling.BertConfig(vocab_size=9, extra={"directionality": "bidi"})
@@ -60,5 +60,5 @@ def test_a_folder_of_another_origin_says_nothing(tmp_path):
 
 def test_the_hash_is_of_the_bytes(tmp_path):
     (tmp_path / "a").write_bytes(b"ab\r\n")
-    assert model_dir.sha256(tmp_path / "a") == hashlib.sha256(b"ab\r\n").hexdigest()
-    assert json.dumps(model_dir.sha256(tmp_path / "a"))
+    assert files.sha256(tmp_path / "a") == hashlib.sha256(b"ab\r\n").hexdigest()
+    assert json.dumps(files.sha256(tmp_path / "a"))

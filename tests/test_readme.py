@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from bert_tf import checkpoint, modeling, released
+from bert_tf import checkpoint, modeling
 from bert_tf.cli import convert_checkpoint, create_pretraining_data, extract_features, run_pretraining
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -80,7 +80,3 @@ def test_python(folder, monkeypatch, tmp_path, capsys):
 def test_first_steps_are_scripts_that_exist():
     for command in ("bash scripts/quickstart.sh", "bash scripts/test.sh"):
         assert command in README and (ROOT / command.split()[1]).exists()
-
-
-def test_released_models_are_those_of_the_table():
-    assert released.markdown().strip() in README

@@ -12,7 +12,7 @@ from bert_tf import files, tokenization
 from bert_tf.cli import app
 from bert_tf.pretraining import instances, records
 
-_LOGGER = logging.getLogger("bert_tf")
+logger = logging.getLogger("bert_tf")
 
 
 def define_flags(values):
@@ -55,15 +55,15 @@ def run(values):
     if not values.allow_case_mismatch:
         tokenization.check_casing(tokenizer.vocab, values.do_lower_case)
     for path in sorted({path for path in inputs if inputs.count(path) > 1}):
-        _LOGGER.warning("--input_file names %s %d times: so often it is read", path, inputs.count(path))
+        logger.warning("--input_file names %s %d times: so often it is read", path, inputs.count(path))
     if values.num_workers > values.num_shards:
-        _LOGGER.warning("--num_workers=%d: %d have work, one to a shard", values.num_workers, values.num_shards)
+        logger.warning("--num_workers=%d: %d have work, one to a shard", values.num_workers, values.num_shards)
     counts = records.create(
         inputs, outputs, values.vocab_file, tokenizer, settings, values.num_shards, values.num_workers
     )
     for doubt in counts.doubts():
-        _LOGGER.warning("%s", doubt)
-    _LOGGER.info("%s\nwritten to %s", counts.table(), ", ".join(outputs))
+        logger.warning("%s", doubt)
+    logger.info("%s\nwritten to %s", counts.table(), ", ".join(outputs))
 
 
 def main(argv=None):

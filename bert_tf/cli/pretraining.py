@@ -74,7 +74,7 @@ def check_casing(values, sidecars, start_from):
 def compare_vocabularies(sidecar, start_from):
     """Warns of records that were made with another vocabulary than the one beside the checkpoint."""
     vocab_file = model_dir.find_file(start_from, model_dir.VOCAB, None, "vocab_file", required=False)
-    if vocab_file and model_dir.sha256(vocab_file) != sidecar.get("vocab_sha256"):
+    if vocab_file and files.sha256(vocab_file) != sidecar.get("vocab_sha256"):
         logger.warning("the records were made with another vocabulary (%s) than the one beside the checkpoint, %s: "
                        "ids that do not mean the same ruin the weights", sidecar.get("vocab_file"), vocab_file)
 
@@ -90,12 +90,12 @@ def find_vocabulary(values, config, sidecar):
         if size > config.vocab_size:
             raise UserError(f"--vocab_file={vocab_file} has {size} pieces, the model {config.vocab_size} (vocab_size "
                             "in its config)")
-        if sidecar and model_dir.sha256(vocab_file) != sidecar["vocab_sha256"]:
+        if sidecar and files.sha256(vocab_file) != sidecar["vocab_sha256"]:
             raise UserError(f"--vocab_file={vocab_file} is not the vocabulary that the records were made with "
                             f"({sidecar['vocab_file']})")
         return vocab_file
     named = sidecar.get("vocab_file")
-    if named and files.exists(named) and model_dir.sha256(named) == sidecar["vocab_sha256"]:
+    if named and files.exists(named) and files.sha256(named) == sidecar["vocab_sha256"]:
         return named
     where = f"the records' vocabulary, {named}, is not there any more" if named else "the records name no vocabulary"
     logger.info("%s: --vocab_file would copy it into %s", where, values.output_dir)

@@ -8,6 +8,7 @@ import logging
 
 from absl import flags
 
+from bert_tf import files
 from bert_tf.cli import app, common
 from bert_tf.errors import UserError
 
@@ -55,6 +56,7 @@ def run(values):
     """Checks the flags by themselves, then, with TensorFlow, does what they ask for."""
     check_flags(values)
     common.note_obsolete(values)
+    files.check_folder(values.output_dir, "output_dir")
     app.keep_freed_memory()
     app.load_tensorflow()
     from bert_tf.cli import pretraining

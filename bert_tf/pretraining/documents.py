@@ -5,7 +5,6 @@ last document without a blank line after it runs on into the next file.
 """
 
 import itertools
-import os
 from array import array
 from typing import NamedTuple
 
@@ -49,21 +48,9 @@ class Span(NamedTuple):
     stop: int
 
 
-def size_of(path):
-    """The size of a file in bytes; `UserError` where it is missing."""
-    if files.is_remote(path):
-        import tensorflow as tf
-
-        return tf.io.gfile.stat(path).length
-    try:
-        return os.path.getsize(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-
-
 def whole(paths):
     """The spans of all of `paths`; an empty file is a `UserError`."""
-    spans = [Span(path, 0, size_of(path)) for path in paths]
+    spans = [Span(path, 0, files.size_of(path)) for path in paths]
     for span in spans:
         if not span.stop:
             raise UserError(f"{span.path}: the file is empty; leave it out of --input_file")

@@ -8,7 +8,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import logging
@@ -24,7 +23,7 @@ from bert_tf import files
 from bert_tf.errors import UserError
 from bert_tf.pretraining import documents, instances, masking
 
-_LOGGER = logging.getLogger("bert_tf")
+logger = logging.getLogger("bert_tf")
 
 SIDECAR_SUFFIX = ".meta.json"
 # What a reader relies on, all of it in every sidecar.
@@ -178,27 +177,10 @@ def make_parts(shards, settings, folder, tokenizer, num_workers=1):
 
 def check_outputs(paths, inputs):
     """Checks before any work that record files can be written to `paths`; `UserError` otherwise."""
-    taken = {os.path.realpath(path) for path in inputs if not files.is_remote(path)}
-    for path in paths:
-        name = f"--output_file: {path}"
-        if not path:
-            raise UserError(f"--output_file={','.join(paths)}: a name is empty")
-        if paths.count(path) > 1:
-            raise UserError(f"{name} is named twice")
+    for number, path in enumerate(paths):
+        files.check_output(path, "output_file", [*inputs, *paths[:number]])
         if path.endswith(SIDECAR_SUFFIX):
-            raise UserError(f"{name} ends in {SIDECAR_SUFFIX}, as only the files that describe records do")
-        if files.is_remote(path):
-            continue
-        if os.path.realpath(path) in taken:
-            raise UserError(f"{name} is an input file, or named twice")
-        taken.add(os.path.realpath(path))
-        folder = os.path.dirname(path) or "."
-        if os.path.isdir(path):
-            raise UserError(f"{name} is a folder; name a file")
-        if not os.path.isdir(folder):
-            raise UserError(f"{name}: there is no folder {folder}")
-        if not os.access(folder, os.W_OK):
-            raise UserError(f"{name}: the folder {folder} cannot be written to")
+            raise UserError(f"--output_file={path} ends in {SIDECAR_SUFFIX}, as only files that describe records do")
 
 
 def create(input_files, output_files, vocab_file, tokenizer, settings, num_shards=1, num_workers=1):
@@ -211,7 +193,7 @@ def create(input_files, output_files, vocab_file, tokenizer, settings, num_shard
     made_from = {
         "input_files": [{"name": span.path, "bytes": span.stop} for span in spans],
         "vocab_file": vocab_file,
-        "vocab_sha256": _sha256(vocab_file),
+        "vocab_sha256": files.sha256(vocab_file),
         "vocab_size": tokenizer.vocab_size,
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.basic_tokenizer.strip_accents,
@@ -232,22 +214,17 @@ def create(input_files, output_files, vocab_file, tokenizer, settings, num_shard
             counts = sum(shards, instances.Counts())
             empty = sum(not shard.documents for shard in shards)
             if empty:
-                _LOGGER.warning("%d of %d shards hold no document: there are too few to fill them", empty, num_shards)
+                logger.warning("%d of %d shards hold no document: there are too few to fill them", empty, num_shards)
             if 0 in dealt:
-                _LOGGER.warning("%d of %d output files hold no record", dealt.count(0), len(dealt))
+                logger.warning("%d of %d output files hold no record", dealt.count(0), len(dealt))
             for records, sidecar, number in zip(unfinished[::2], unfinished[1::2], dealt):
                 made = {"made_by": f"bert_tf {bert_tf.__version__} create_pretraining_data", "instances": number}
-                made |= {"bytes": documents.size_of(records), **made_from, "run": dataclasses.asdict(counts)}
+                made |= {"bytes": files.size_of(records), **made_from, "run": dataclasses.asdict(counts)}
                 with files.replacing(sidecar) as file:
                     file.write(json.dumps(made, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--output_file={output_files[0]}: cannot be written ({error.strerror})") from error
     return counts
-
-
-def _sha256(path):
-    with files.open_binary(path) as file:
-        return hashlib.sha256(file.read()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -257,18 +234,12 @@ def _together(paths):
     try:
         yield unfinished
         for name, path in zip(unfinished, paths):
-            _gfile().rename(name, path, overwrite=True) if files.is_remote(path) else os.replace(name, path)
+            files.gfile().rename(name, path, overwrite=True) if files.is_remote(path) else os.replace(name, path)
     except BaseException:
         for name in unfinished:
             with contextlib.suppress(Exception):
-                _gfile().remove(name) if files.is_remote(name) else os.remove(name)
+                files.gfile().remove(name) if files.is_remote(name) else os.remove(name)
         raise
-
-
-def _gfile():
-    import tensorflow as tf
-
-    return tf.io.gfile
 
 
 def _records_of(parts, counts):
@@ -304,7 +275,7 @@ def _log(number, feature, inv_vocab):
     ids = feature["input_ids"].int64_list.value[:sum(feature["input_mask"].int64_list.value)]
     num_masked = int(sum(feature["masked_lm_weights"].float_list.value))
     masked = zip(feature["masked_lm_positions"].int64_list.value, feature["masked_lm_ids"].int64_list.value)
-    _LOGGER.info(
+    logger.info(
         "instance %d (%s next): %s\n  masked: %s",
         number + 1,
         "random" if feature["next_sentence_labels"].int64_list.value[0] else "actual",
@@ -339,7 +310,7 @@ def read_sidecar(path):
         raise UserError(f"{name}: does not describe records; remove it, or make {path} again") from error
     if bad:
         raise UserError(f"{name}: {bad[0]} is {sidecar[bad[0]]!r}; remove the file, or make {path} again")
-    size = documents.size_of(path)
+    size = files.size_of(path)
     if size != sidecar["bytes"]:
         raise UserError(
             f"{name}: describes records of {sidecar['bytes']} bytes, {path} has {size}; it was cut short or replaced: "

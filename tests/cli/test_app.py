@@ -1,9 +1,11 @@
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from bert_tf import files
 from bert_tf.cli import app, common
 from bert_tf.errors import UserError
 
@@ -77,3 +79,23 @@ def test_tensorflow_is_loaded_quietly(capfd, caplog):
         app.load_tensorflow()
     assert "TensorFlow 2." in caplog.text and "CPU:0" in caplog.text
     assert "cuda" not in capfd.readouterr().err.lower()
+
+
+def test_an_interrupt_is_one_line(capsys):
+    def interrupt(values):
+        raise KeyboardInterrupt
+
+    assert run_with([], interrupt)[0] == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_sigterm_removes_what_is_half_written(tmp_path):
+    def write(values):
+        with files.replacing(tmp_path / "out") as file:
+            file.write("half")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as caught:
+        run_with([], write)
+    assert caught.value.code == 143 and not os.listdir(tmp_path) and signal.getsignal(signal.SIGTERM) is before

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_tf import files
 from bert_tf.errors import UserError
 from bert_tf.pretraining import instances, records
 from bert_tf.tokenization import FullTokenizer
@@ -114,9 +115,9 @@ def test_nothing_is_left_of_a_run_that_fails(data, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    for name in ("_log", "_sha256"):
+    for owner, name in ((records, "_log"), (files, "sha256")):
         with monkeypatch.context() as patch:
-            patch.setattr(records, name, fail)
+            patch.setattr(owner, name, fail)
             with pytest.raises((UserError, OSError), match="No space left on device"):
                 _create([tmp_path / "a", before], data)
         assert os.listdir(tmp_path) == ["b"] and before.read_text() == "an older run's"

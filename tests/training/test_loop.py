@@ -224,6 +224,23 @@ class TestNumbersThatAreNotFinite:
         assert checkpoint.latest(tmp_path) == f"{tmp_path}/model.ckpt-4"
 
 
+    def test_weights_that_overflow_in_the_last_step_are_not_saved(self, trainer, tmp_path):
+        def poison(callback):
+            trainer.model.next_sentence.output_bias.assign([np.inf, 0.0])
+
+        with pytest.raises(UserError, match=r"output_bias\) not finite after step 9; the last good .*model.ckpt-8"):
+            trainer.run(tmp_path, callbacks=[At(STEPS, poison)], save_checkpoints_steps=4)
+        assert checkpoint.latest(tmp_path).endswith("model.ckpt-8")
+
+    def test_a_slot_that_is_not_finite_is_not_resumed_from(self, trainer, unbroken, tmp_path):
+        stored = contents(checkpoint.latest(unbroken))
+        name = next(name for name in stored if name.endswith("adam_v"))
+        stored[name] = np.full_like(stored[name], np.nan)
+        checkpoint.write(tmp_path / "model.ckpt-9", stored)
+        with pytest.raises(UserError, match=f"NaN or infinity in {name}"):
+            trainer.begin(tmp_path)
+
+
 class TestCallbacks:
     def test_they_see_every_step_once_with_its_logs(self, trainer, tmp_path):
         seen = []
