@@ -142,8 +142,9 @@ def _index(path):
             hashes.append(content_hash.numpy())
             count += len(lengths[-1])
     except tf.errors.DataLossError as error:
-        raise UserError(f"{path}: record {_first_damaged(stream, count)} is damaged or cut short; "
-                        "make the file again") from error
+        damaged = _first_damaged(stream, count)
+        doubt = "" if damaged else ", or this is no TFRecord file"
+        raise UserError(f"{path}: record {damaged} is damaged or cut short{doubt}; make the file again") from error
     except tf.errors.OpError as error:
         raise UserError(f"{path}: cannot be read ({error.message})") from error
     return np.concatenate(lengths), np.concatenate(hashes)
