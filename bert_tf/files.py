@@ -89,7 +89,7 @@ def check_output(path, flag, inputs=()):
     if not path:
         raise UserError(f"--{flag}: the name is empty")
     if path in inputs or not is_remote(path) and os.path.realpath(path) in map(os.path.realpath, inputs):
-        raise UserError(f"{name} is also read, or written by another flag; give it a name of its own")
+        raise UserError(f"{name} is also read, or named twice; give it a name of its own")
     if is_remote(path):
         return
     folder = os.path.dirname(path) or "."
