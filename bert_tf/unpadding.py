@@ -12,7 +12,7 @@ from tensorflow.python.ops import control_flow_util
 def gather_rows(x, indices, inverse):
     """The rows `indices` of x, with a gradient that gathers by `inverse` where TensorFlow would scatter and add.
 
-    Right for permutations, and for a part of one as in `modeling.Layout`, where a row that stands for several places
+    Right for permutations, and for a part of one as in `Layout`, where a row that stands for several places
     gets no gradient from any of them.
     """
 
