@@ -7,6 +7,7 @@ imported only then, so that the tokenizer needs no TensorFlow.
 import contextlib
 import glob
 import hashlib
+import json
 import os
 
 from bert_tf.errors import UserError
@@ -135,6 +136,17 @@ def read_lines(path):
 def read_text(path):
     """The whole of a UTF-8 file, lines ended by "\\n"; errors as `read_lines`."""
     return "\n".join(line for _, line in read_lines(path))
+
+
+def read_json_object(path):
+    """The dictionary that a JSON file holds; `UserError` with file and line where it is none."""
+    try:
+        content = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: not a JSON object")
+    return content
 
 
 def expand(patterns, flag):

@@ -42,12 +42,4 @@ def write(folder, config, info, vocab_file=None):
 def read_info(prefix):
     """What `write` noted beside the checkpoint `prefix`; {} for a folder of another origin."""
     path = os.path.join(os.path.dirname(prefix), INFO)
-    if not files.exists(path):
-        return {}
-    try:
-        info = json.loads(files.read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
-    if not isinstance(info, dict):
-        raise UserError(f"{path}: not a JSON object")
-    return info
+    return files.read_json_object(path) if files.exists(path) else {}

@@ -73,9 +73,7 @@ class BertConfig:
     def from_json_file(cls, json_file):
         """A configuration from a `bert_config.json`; what is wrong with it is a `UserError` that names the file."""
         try:
-            return cls.from_dict(json.loads(files.read_text(json_file)))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{json_file}:{error.lineno}: not JSON ({error.msg})") from error
+            return cls.from_dict(files.read_json_object(json_file))
         except UserError as error:
             raise UserError(str(error) if str(json_file) in str(error) else f"{json_file}: {error}") from error
 

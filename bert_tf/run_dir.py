@@ -13,8 +13,9 @@ logger = logging.getLogger("bert_tf")
 
 FINGERPRINT = "run.json"
 CHECKPOINT = "model.ckpt"
+RESULTS = "eval_results.txt"
 # What a run leaves in its folder; `--overwrite_output_dir` removes these and nothing else.
-LEFT_BY_A_RUN = ("checkpoint", "eval_results.txt", "train_log.jsonl", "curves.png", FINGERPRINT)
+LEFT_BY_A_RUN = (checkpoint.STATE_FILE, RESULTS, "train_log.jsonl", "curves.png", FINGERPRINT)
 EVENTS = "events.out.tfevents."  # TensorBoard's files
 
 
@@ -53,11 +54,9 @@ def _compare(folder, fingerprint):
     if not files.exists(path):
         raise UserError(f"{folder} holds checkpoints of a run that is not known here (no {FINGERPRINT}); {advice}")
     try:
-        earlier = json.loads(files.read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg}); {advice}") from error
-    if not isinstance(earlier, dict):
-        raise UserError(f"{path}: not a JSON object; {advice}")
+        earlier = files.read_json_object(path)
+    except UserError as error:
+        raise UserError(f"{error}; {advice}") from error
     names = sorted(name for name in {*earlier, *fingerprint} if earlier.get(name) != fingerprint.get(name))
     if names:
         differences = ", ".join(f"{name} {_short(earlier.get(name))} (now {_short(fingerprint.get(name))})"
@@ -87,10 +86,10 @@ def _is_of_a_run(prefix):
     return os.path.basename(prefix).startswith(CHECKPOINT + "-")
 
 
-def write_results(path, results):
-    """Writes numbers as `name = value` lines, sorted by name, as the original's `eval_results.txt`, and logs them."""
+def write_results(folder, results):
+    """Writes numbers as `name = value` lines, sorted by name, to the original's `eval_results.txt`, and logs them."""
     lines = [f"{name} = {results[name]!s}" for name in sorted(results)]
-    with files.replacing(path) as file:
+    with files.replacing(os.path.join(folder, RESULTS)) as file:
         file.write("\n".join(lines) + "\n")
     for line in lines:
         logger.info("  %s", line)

@@ -99,5 +99,5 @@ def test_results_stand_as_the_original_writes_them(tmp_path, goldens):
     expected = (goldens / "tiny_ckpt/step2000/eval_results.txt").read_text()
     values = dict(line.split(" = ") for line in expected.splitlines())
     results = {name: int(value) if name == "global_step" else np.float32(value) for name, value in values.items()}
-    run_dir.write_results(tmp_path / "eval_results.txt", dict(reversed(results.items())))
+    run_dir.write_results(tmp_path, dict(reversed(results.items())))
     assert (tmp_path / "eval_results.txt").read_text() == expected

@@ -13,8 +13,6 @@ from bert_tf.training import evaluation, journal, loop, state
 
 logger = logging.getLogger("bert_tf")
 
-RESULTS = "eval_results.txt"
-
 
 def run(values):
     """Checks all that can be checked, then trains and evaluates as asked."""
@@ -185,4 +183,4 @@ def evaluate(values, runtime, model, record_files, start_from, step):
     results = {"global_step": step, **evaluation.evaluate(model, objective, feed, runtime)}
     files.make_folder(values.output_dir)
     logger.info("evaluation at step %d:", step)
-    run_dir.write_results(os.path.join(values.output_dir, RESULTS), results)
+    run_dir.write_results(values.output_dir, results)

@@ -57,8 +57,8 @@ class RecordFiles:
 
     def where(self, number):
         """`file: record k` of a record number, both counted from 0; k as TensorFlow counts."""
-        file = int(np.searchsorted(self._firsts, number, side="right")) - 1
-        return f"{self.paths[file]}: record {number - self._firsts[file]}"
+        file, row = self._locate(number)
+        return f"{self.paths[file]}: record {row}"
 
     def read(self, numbers):
         """The features of the records `numbers` int64 [B] as int32 and float32 arrays, checked against the limits."""
@@ -76,9 +76,13 @@ class RecordFiles:
         batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
         return batch
 
-    def _content(self, number):
+    def _locate(self, number):
+        """Which file a record number lies in, and which of its records it is."""
         file = int(np.searchsorted(self._firsts, number, side="right")) - 1
-        row = number - self._firsts[file]
+        return file, number - self._firsts[file]
+
+    def _content(self, number):
+        file, row = self._locate(number)
         start = int(self._ends[file][row - 1]) if row else 0
         size = int(self._ends[file][row]) - start - HEADER - FOOTER
         with self._lock:
