@@ -385,3 +385,43 @@ class BertForPreTraining(keras.Model):
     def from_config(cls, config):
         dtype = keras.saving.deserialize_keras_object(config["dtype"])
         return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertForClassification(keras.Model):
+    """The encoder with a linear classifier over the first token; with one class, a score.
+
+    Called as `BertModel` -> a dictionary: `pooled_output` [B, H] and `logits` float32 [B, C]. The last layer is
+    computed at the first token alone. `dropout_prob` is the classifier's own, whatever the configuration says.
+    """
+
+    def __init__(self, config, num_classes, dropout_prob=0.1, name="bert_for_classification", **kwargs):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.config = config
+        self.num_classes = num_classes
+        self.dropout_prob = dropout_prob
+        self.bert = BertModel(config, dtype=self.dtype_policy)
+        self.classifier = LinearHead(config, num_classes, name="classifier", dtype=self.dtype_policy)
+        self.built = True
+
+    def call(self, input_ids, input_mask=None, token_type_ids=None, token_indices=None, dropout_key=None,
+             training=False):
+        if isinstance(input_ids, dict):
+            return self.call(**input_ids, dropout_key=dropout_key, training=training)
+        dropout_key = self.bert._dropout_key(dropout_key) if training else None
+        no_positions = tf.zeros([tf.shape(input_ids)[0], 0], tf.int32)  # besides the first, which is always computed
+        outputs = self.bert(input_ids, input_mask, token_type_ids, token_indices=token_indices,
+                            output_positions=no_positions, dropout_key=dropout_key, training=training)
+        pooled_output = outputs["pooled_output"]
+        site = 1 + 3 * self.config.num_hidden_layers  # the first dropout site beyond the encoder's
+        kept = dropout(pooled_output, self.dropout_prob, dropout_key, site)
+        return {"pooled_output": pooled_output, "logits": self.classifier(kept)}
+
+    def get_config(self):
+        return {"config": self.config.to_dict(), "num_classes": self.num_classes, "dropout_prob": self.dropout_prob,
+                "name": self.name, "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
+
+    @classmethod
+    def from_config(cls, config):
+        dtype = keras.saving.deserialize_keras_object(config["dtype"])
+        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
