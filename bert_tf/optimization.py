@@ -1,13 +1,16 @@
-"""The original's optimizer: Adam with decoupled weight decay and without bias correction, and its learning rate."""
+"""BERT's optimizers, Adam with decoupled weight decay as in the original and LAMB, and their learning rate."""
 
 import re
+import typing
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from bert_tf.names import variable_name
+from bert_tf.errors import UserError
+from bert_tf.names import AVERAGE, variable_name
 
-# Variables whose names hold one of these are not decayed.
+# Variables whose names hold one of these are not decayed, nor scaled by LAMB.
 NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
 
 
@@ -40,18 +43,51 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
                 "num_warmup_steps": self.num_warmup_steps}
 
 
+class Constants(typing.NamedTuple):
+    """What the update of one variable is compiled with; `ema_decay` None: no moving average is kept."""
+
+    beta_1: float
+    beta_2: float
+    epsilon: float
+    weight_decay_rate: float
+    excluded: bool
+    ema_decay: float | None
+
+
+def adam(weight, m, v, step, constants):
+    """By how much a weight falls at a rate of 1, from its new moments, not corrected for their start at 0."""
+    update = m / (tf.sqrt(v) + constants.epsilon)
+    decayed = constants.weight_decay_rate and not constants.excluded
+    return update + constants.weight_decay_rate * weight if decayed else update
+
+
+def lamb(weight, m, v, step, constants):
+    """As `adam`, from corrected moments, and scaled to the length of the weight, where neither is 0."""
+    # 1 - beta ** step, without the loss of digits where beta is near 1.
+    share_1, share_2 = (-tf.math.expm1(step * np.log(beta)) for beta in (constants.beta_1, constants.beta_2))
+    update = adam(weight, m / share_1, v / share_2, step, constants)
+    if constants.excluded:
+        return update
+    weight_norm, update_norm = tf.norm(weight), tf.norm(update)
+    return update * tf.where((weight_norm > 0.0) & (update_norm > 0.0), weight_norm / update_norm, 1.0)
+
+
 # XLA even where the model runs without it: one pass over memory instead of a dozen. A function of one variable, so
 # that only as many are compiled as there are shapes.
 @tf.function(jit_compile=True)
-def adam(weight, m, v, gradient, learning_rate, gradient_scale, decay, beta_1, beta_2, epsilon):
-    """The next (weight, m, v) of one variable, all of its shape; the rate and the scale are float32 tensors."""
+def next_values(rule, values, gradient, learning_rate, gradient_scale, finite, step, constants):
+    """The next [weight, m, v] or [weight, m, v, average] of one variable; the same again where not `finite`.
+
+    `values` and `gradient` are tensors of one shape, `finite` is a bool tensor, the rate, the scale and `step`, which
+    counts from 1, are float32 tensors.
+    """
+    weight, m, v, *average = values
     gradient *= gradient_scale
-    m = beta_1 * m + (1.0 - beta_1) * gradient
-    v = beta_2 * v + (1.0 - beta_2) * tf.square(gradient)
-    update = m / (tf.sqrt(v) + epsilon)
-    if decay:
-        update += decay * weight
-    return weight - learning_rate * update, m, v
+    m = constants.beta_1 * m + (1.0 - constants.beta_1) * gradient
+    v = constants.beta_2 * v + (1.0 - constants.beta_2) * tf.square(gradient)
+    weight -= learning_rate * rule(weight, m, v, step, constants)
+    average = [constants.ema_decay * old + (1.0 - constants.ema_decay) * weight for old in average]
+    return [tf.where(finite, new, old) for new, old in zip([weight, m, v, *average], values)]
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -59,30 +95,47 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam whose moments are not corrected for their start at 0, with weight decay outside the moments.
 
     update = m / (sqrt(v) + epsilon) + weight_decay_rate * w;  w -= learning_rate * update. A variable whose name holds
-    one of `exclude_from_weight_decay` (regular expressions) is not decayed. Source: the original, after Kingma and Ba
-    (2014) and Loshchilov and Hutter (2017).
+    one of `exclude_from_weight_decay` (regular expressions) is not decayed. With `ema_decay` a moving average of each
+    weight is kept: average = ema_decay * average + (1 - ema_decay) * w, from the weight's value when the optimizer is
+    built. Source: the original, after Kingma and Ba (2014) and Loshchilov and Hutter (2017).
     """
 
+    rule = staticmethod(adam)
+
     def __init__(self, learning_rate=5e-5, weight_decay_rate=0.01, beta_1=0.9, beta_2=0.999, epsilon=1e-6,
-                 exclude_from_weight_decay=NOT_DECAYED, name="adam_weight_decay", **kwargs):
+                 exclude_from_weight_decay=NOT_DECAYED, ema_decay=None, name=None, **kwargs):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        if ema_decay is not None and not 0.0 <= ema_decay < 1.0:
+            raise UserError(f"--ema_decay={ema_decay} must be from 0 to below 1")
         self.weight_decay_rate = weight_decay_rate
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.exclude_from_weight_decay = tuple(exclude_from_weight_decay)
+        self.ema_decay = ema_decay
 
     def build(self, variables):
         if self.built:
             return
         super().build(variables)
         self._names = [variable_name(variable.path) for variable in variables]
-        self._m, self._v = self.add_optimizer_variables(variables, ["adam_m", "adam_v"])
+        self._slots = {slot: self.add_optimizer_variables(variables, slot) for slot in ("adam_m", "adam_v")}
+        if self.ema_decay is not None:
+            self._slots[AVERAGE] = self.add_optimizer_variables(variables, AVERAGE)
+            self.start_averages()
+
+    def start_averages(self):
+        """Gives each moving average the present value of its weight."""
+        with tf.init_scope():
+            for average, variable in zip(self._slots[AVERAGE], self._trainable_variables):
+                average.assign(variable)
+
+    def _is_excluded(self, name):
+        return any(re.search(pattern, name) for pattern in self.exclude_from_weight_decay)
 
     def is_decayed(self, name):
         """Whether the variable of this name is decayed."""
-        return bool(self.weight_decay_rate) and not any(re.search(pattern, name)
-                                                        for pattern in self.exclude_from_weight_decay)
+        return bool(self.weight_decay_rate) and not self._is_excluded(name)
 
     def decay_groups(self):
         """The names of the variables that are decayed, and of those that are not."""
@@ -90,30 +143,53 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 [name for name in self._names if not self.is_decayed(name)])
 
     def slots(self):
-        """The moments of every variable under their names in the original's checkpoints, `<name>/adam_m` and `_v`."""
-        moments = zip(self._names, self._m, self._v)
-        return {f"{name}/{slot}": variable
-                for name, m, v in moments for slot, variable in (("adam_m", m), ("adam_v", v))}
+        """What is kept beside every variable, under the original's names: `<name>/adam_m`, `<name>/adam_v`, ..."""
+        return {f"{name}/{slot}": variables[index]
+                for index, name in enumerate(self._names) for slot, variables in self._slots.items()}
 
-    def update_step(self, gradient, variable, learning_rate, gradient_scale=1.0):
-        """Applies one gradient times `gradient_scale`; equal rows of a sparse one are added first."""
+    def update_step(self, gradient, variable, learning_rate, gradient_scale=1.0, finite=True):
+        """Applies one gradient times `gradient_scale`, or changes nothing where `finite`, a bool scalar, is False.
+
+        Equal rows of a sparse gradient are added first.
+        """
         index = self._get_variable_index(variable)
-        m, v = self._m[index], self._v[index]
-        decay = self.weight_decay_rate if self.is_decayed(self._names[index]) else 0.0
-        next_weight, next_m, next_v = adam(
-            tf.convert_to_tensor(variable), tf.convert_to_tensor(m), tf.convert_to_tensor(v),
-            tf.convert_to_tensor(gradient), tf.cast(learning_rate, tf.float32), tf.cast(gradient_scale, tf.float32),
-            decay, self.beta_1, self.beta_2, self.epsilon)
-        self.assign(variable, next_weight)
-        self.assign(m, next_m)
-        self.assign(v, next_v)
+        variables = [variable, *(slot[index] for slot in self._slots.values())]
+        constants = Constants(self.beta_1, self.beta_2, self.epsilon, self.weight_decay_rate,
+                              self._is_excluded(self._names[index]), self.ema_decay)
+        values = next_values(
+            self.rule, [tf.convert_to_tensor(value) for value in variables], tf.convert_to_tensor(gradient),
+            tf.cast(learning_rate, tf.float32), tf.cast(gradient_scale, tf.float32), tf.convert_to_tensor(finite),
+            tf.cast(self.iterations + 1, tf.float32), constants)
+        for place, value in zip(variables, values):
+            self.assign(place, value)
 
     def get_config(self):
-        names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude_from_weight_decay")
+        names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude_from_weight_decay", "ema_decay")
         config = {name: value for name, value in super().get_config().items() if name != "weight_decay"}
         return {**config, **{name: getattr(self, name) for name in names}}
 
 
-def create_optimizer(init_lr, num_train_steps, num_warmup_steps):
-    """BERT's optimizer with its schedule; the clip to a global norm of 1 belongs to the training step."""
-    return AdamWeightDecay(WarmupLinearDecay(init_lr, num_train_steps, num_warmup_steps))
+@keras.saving.register_keras_serializable("bert_tf")
+class Lamb(AdamWeightDecay):
+    """LAMB: Adam, its moments corrected, each variable's update scaled to the length of its weight.
+
+    update = corrected m / (sqrt(corrected v) + epsilon) + weight_decay_rate * w;
+    w -= learning_rate * |w| / |update| * update. What is not decayed is not scaled either, nor is what has the length
+    0. Source: You et al. (2020). Not `keras.optimizers.Lamb`, which decays outside the update that is scaled, and
+    scales LayerNorm and biases too.
+    """
+
+    rule = staticmethod(lamb)
+
+
+OPTIMIZERS = {"adam": AdamWeightDecay, "lamb": Lamb}
+
+
+def create_optimizer(init_lr, num_train_steps, num_warmup_steps, name="adam", ema_decay=None):
+    """An optimizer by its name in OPTIMIZERS, with BERT's schedule; an unknown name is a `UserError`.
+
+    The clip to a global norm of 1 belongs to the training step.
+    """
+    if name not in OPTIMIZERS:
+        raise UserError(f"--optimizer={name} is unknown; use one of {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name](WarmupLinearDecay(init_lr, num_train_steps, num_warmup_steps), ema_decay=ema_decay)

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -6,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf import modeling, optimization
+from bert_tf.errors import UserError
 
 SMALL = dict(vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
              max_position_embeddings=16, type_vocab_size=2)
@@ -135,3 +139,154 @@ def test_keras_compiles_fits_and_saves_with_it(tmp_path):
     assert again.optimizer.get_config() == optimizer.get_config()
     for name, slot in optimizer.slots().items():
         assert (again.optimizer.slots()[name].numpy() == slot.numpy()).all()
+
+
+# LAMB.
+
+
+def replay_lamb(values, gradients, rates, adapted, beta_1=0.9, beta_2=0.999, epsilon=1e-6, weight_decay_rate=0.01):
+    """Algorithm 2 of You et al. (2020) with phi the identity, in float64."""
+    values = values.astype(np.float64)
+    m, v = np.zeros_like(values), np.zeros_like(values)
+    for step, (gradient, rate) in enumerate(zip(gradients, rates), start=1):
+        m = beta_1 * m + (1 - beta_1) * gradient
+        v = beta_2 * v + (1 - beta_2) * np.square(gradient, dtype=np.float64)
+        update = m / (1 - beta_1 ** step) / (np.sqrt(v / (1 - beta_2 ** step)) + epsilon)
+        if adapted:
+            update = update + weight_decay_rate * values
+            if (values != 0).any() and (update != 0).any():
+                update = update * np.linalg.norm(values) / np.linalg.norm(update)
+        values = values - rate * update
+    return values, m, v
+
+
+@pytest.mark.parametrize("settings", [{}, dict(beta_1=0.5, beta_2=0.9, epsilon=1e-2, weight_decay_rate=0.3),
+                                      dict(weight_decay_rate=0.0)])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_lamb_equals_a_replay_in_float64(settings, scale):
+    rng = np.random.RandomState(0)
+    names = ("kernel", "bias", "gamma_of_LayerNorm", "zeros")
+    initial = [rng.normal(size=shape).astype(np.float32) for shape in ([6, 3], [3], [4])] + [np.zeros(5, np.float32)]
+    variables = [keras.Variable(value, name=name) for value, name in zip(initial, names)]
+    optimizer = optimization.Lamb(optimization.WarmupLinearDecay(1e-2, 12, 3), **settings)
+    gradients = [[(rng.normal(size=value.shape) * scale).astype(np.float32) for value in initial] for _ in range(8)]
+    for row in gradients:
+        optimizer.apply_gradients(zip([tf.constant(gradient) for gradient in row], variables))
+    rates = [rate_of_the_original(step, 1e-2, 12, 3) for step in range(8)]
+    for index, (name, variable) in enumerate(zip(names, variables)):
+        adapted = name in ("kernel", "zeros")
+        value, m, v = replay_lamb(initial[index], [row[index] for row in gradients], rates, adapted, **settings)
+        np.testing.assert_allclose(variable, value, rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(optimizer.slots()[f"{name}/adam_m"], m, rtol=2e-5, atol=1e-6 * scale)
+        np.testing.assert_allclose(optimizer.slots()[f"{name}/adam_v"], v, rtol=2e-5)
+
+
+def test_lambs_update_of_a_word_table_is_as_long_as_the_table_is_and_the_rate_says():
+    rng = np.random.RandomState(0)
+    before = (rng.normal(size=[30522, 768]) * 0.02).astype(np.float32)
+    table = keras.Variable(before, name="word_embeddings")
+    optimizer = optimization.Lamb(0.01)
+    optimizer.apply_gradients([(tf.constant(rng.normal(size=before.shape).astype(np.float32)), table)])
+    moved = np.linalg.norm((table.numpy() - before).astype(np.float64))
+    assert moved == pytest.approx(0.01 * np.linalg.norm(before.astype(np.float64)), rel=1e-5)
+
+
+def test_an_optimizer_is_known_by_its_name():
+    for name, kind in (("adam", optimization.AdamWeightDecay), ("lamb", optimization.Lamb)):
+        optimizer = optimization.create_optimizer(1e-3, 10, 2, name, ema_decay=0.9)
+        assert type(optimizer) is kind and optimizer.ema_decay == 0.9
+        assert type(keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))) is kind
+    with pytest.raises(UserError, match="--optimizer=sgd is unknown; use one of adam, lamb"):
+        optimization.create_optimizer(1e-3, 10, 2, "sgd")
+    with pytest.raises(UserError, match="--ema_decay=1.0 must be"):
+        optimization.create_optimizer(1e-3, 10, 2, ema_decay=1.0)
+
+
+# Moving averages, updates that are left out, replicas.
+
+
+@pytest.mark.parametrize("kind", optimization.OPTIMIZERS.values())
+def test_the_average_follows_the_weights_from_where_they_were_when_it_was_built(kind):
+    weight = keras.Variable(np.float32([1, -2, 3]), name="kernel")
+    optimizer = kind(0.1, ema_decay=0.75)
+    optimizer.build([weight])
+    average = weight.numpy().astype(np.float64)
+    assert (optimizer.slots()["kernel/ExponentialMovingAverage"].numpy() == average).all()
+    for _ in range(5):
+        optimizer.apply_gradients([(tf.constant([1.0, 2.0, -0.5]), weight)])
+        average = 0.75 * average + 0.25 * weight.numpy()
+        np.testing.assert_allclose(optimizer.slots()["kernel/ExponentialMovingAverage"], average, rtol=1e-6)
+    optimizer.start_averages()
+    assert (optimizer.slots()["kernel/ExponentialMovingAverage"].numpy() == weight.numpy()).all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", optimization.OPTIMIZERS.values())
+def test_an_update_that_is_not_finite_changes_nothing(kind, compiled):
+    weight = keras.Variable(np.float32([1, -2, 3]), name="kernel")
+    optimizer = kind(0.1, ema_decay=0.75)
+    optimizer.build([weight])
+
+    def update(gradient, finite):
+        optimizer.update_step(gradient, weight, 0.1, gradient_scale=0.5, finite=finite)
+
+    update = tf.function(update) if compiled else update
+    update(tf.constant([1.0, 2.0, 3.0]), tf.constant(True))
+    before = [variable.numpy() for variable in [weight, *optimizer.slots().values()]]
+    assert all(np.isfinite(value).all() and value.any() for value in before) and len(before) == 4
+    for bad in (np.nan, np.inf):
+        update(tf.constant([1.0, bad, 3.0]), tf.constant(False))
+        after = [variable.numpy() for variable in [weight, *optimizer.slots().values()]]
+        assert all((one == two).all() for one, two in zip(before, after))
+    update(tf.constant([1.0, 2.0, 3.0]), tf.constant(True))
+    assert (weight.numpy() != before[0]).all()
+
+
+ON_TWO_REPLICAS = """
+import keras, numpy as np, sys, tensorflow as tf
+from bert_tf import optimization
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+def start():
+    weights = [keras.Variable(np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), name="kernel"),
+               keras.Variable(np.float32([1, 2, 3]), name="bias")]
+    optimizer = optimization.create_optimizer(0.1, 10, 0, name, ema_decay=0.9)
+    optimizer.build(weights)
+    return weights, optimizer
+
+for name in optimization.OPTIMIZERS:
+    with strategy.scope():
+        weights, optimizer = start()
+
+    def update_all(gradients, finite):
+        def update(component, gradient, finite):
+            optimizer.update_step(gradient, component, optimizer.learning_rate, finite=finite)
+        for gradient, weight in zip(gradients, weights):
+            strategy.extended.update(weight.value, update, args=(gradient, finite), group=False)
+
+    plain_weights, plain = start()
+    rng = np.random.RandomState(0)
+    for run in (update_all, tf.function(update_all)):
+        for finite in (True, False, True):
+            gradients = [tf.constant(rng.normal(size=w.shape).astype(np.float32) / finite) for w in weights]
+            run(gradients, tf.constant(finite))
+            for gradient, weight in zip(gradients, plain_weights):
+                plain.update_step(gradient, weight, plain.learning_rate, finite=finite)
+            if finite:
+                optimizer.iterations.assign_add(1)
+                plain.iterations.assign_add(1)
+            ours = [*weights, *optimizer.slots().values()]
+            for one, two in zip(ours, [*plain_weights, *plain.slots().values()], strict=True):
+                components = strategy.experimental_local_results(one.value)
+                assert len(components) == 2 and {c.device[-1] for c in components} == {"0", "1"}
+                assert all((c.numpy() == two.numpy()).all() for c in components), (name, one.path)
+                assert np.isfinite(two.numpy()).all()
+    assert int(plain.iterations.numpy()) == 4
+"""
+
+
+def test_two_replicas_are_updated_as_one_device_is():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ON_TWO_REPLICAS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
