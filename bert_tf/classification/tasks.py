@@ -1,7 +1,7 @@
 """The classification tasks that are known by name: where their rows lie, what their labels are, how they are scored.
 
-Sources: the original for MRPC, CoLA, MNLI and XNLI; for the rest the files of GLUE (Wang et al., 2018), XNLI (Conneau et
-al., 2018), PAWS-X (Yang et al., 2019) and XTREME (Hu et al., 2020).
+Sources: the original for MRPC, CoLA, MNLI and XNLI; for the rest the files of GLUE (Wang et al., 2018), XNLI (Conneau
+et al., 2018), PAWS-X (Yang et al., 2019) and XTREME (Hu et al., 2020).
 """
 
 import dataclasses

@@ -1,0 +1,145 @@
+import gzip
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import batching, packing, tokenization
+from bert_tf.classification import examples, features, tasks
+from bert_tf.classification.examples import Example
+
+VOCABULARIES = {"en": "checkpoints/minilm_l6/vocab.txt", "zh": "vocab/bert-base-chinese/vocab.txt",
+                "tiny": "goldens/tiny_ckpt/vocab.txt"}
+
+
+def convert(task, split, data_dir, tokenizer, max_seq_length):
+    path, table = examples.find_table(task, split, data_dir, task.language)
+    rows = examples.read(path, table, task, task.language)
+    return features.convert(rows, tokenizer, max_seq_length, task, split)
+
+
+@pytest.fixture(scope="module")
+def recorded(shared):
+    with gzip.open(shared("goldens/classifier/features.json.gz")) as file:
+        return json.load(file)
+
+
+@pytest.fixture(scope="module")
+def mrpc(shared):
+    """The features of MRPC's development set."""
+    tokenizer = tokenization.FullTokenizer(shared(VOCABULARIES["en"]))
+    return convert(tasks.find("MRPC"), "dev", shared("data/glue/MRPC"), tokenizer, 64)
+
+
+def whole_batch(made, max_seq_length):
+    """All features as one batch, padded to `max_seq_length` as the original's are."""
+    batch = features.make_batch(made, np.arange(len(made)), batching.Sizes(max_seq_length, xla=False))
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        batch[name] = np.pad(batch[name], [[0, 0], [0, max_seq_length - batch[name].shape[1]]])
+    return batch
+
+
+@pytest.mark.parametrize("number", range(11))
+def test_recorded_features(shared, recorded, number):
+    row = recorded["tasks"][number]
+    task = tasks.find(row["task"])
+    for run in row["runs"]:
+        tokenizer = tokenization.FullTokenizer(shared(VOCABULARIES[run["vocab"]]), run["do_lower_case"])
+        length = run["max_seq_length"]
+        made = convert(task, row["split"], shared("goldens/glue_data") / task.name, tokenizer, length)
+        batch = whole_batch(made, length)
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            np.testing.assert_array_equal(batch[name], [wanted[name] for wanted in run["features"]])
+        assert batch["label_ids"].tolist() == [wanted["label_id"] for wanted in run["features"]]
+        assert batch["example_weights"].tolist() == [float(wanted["is_real_example"]) for wanted in run["features"]]
+
+
+def test_recorded_records(shared):
+    task, tokenizer = tasks.find("MRPC"), tokenization.FullTokenizer(shared(VOCABULARIES["en"]))
+    batch = whole_batch(convert(task, "train", shared("goldens/glue_data/MRPC"), tokenizer, 32), 32)
+    path = str(shared("goldens/classifier/mrpc_train_L32.tf_record"))
+    records = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(path)]
+    assert len(records) == len(batch["input_ids"])
+    for name in ("input_ids", "input_mask", "segment_ids", "label_ids"):
+        held = np.array([record.features.feature[name].int64_list.value for record in records])
+        np.testing.assert_array_equal(batch[name].reshape(len(records), -1), held)
+
+
+def test_recorded_truncation(shared):
+    for len_a, len_b, limit, new_a, new_b in json.loads(
+            shared("goldens/classifier/truncate_seq_pair.json").read_text()):
+        a, b = list(range(len_a)), list(range(len_b))
+        packing.truncate_seq_pair(a, b, limit)
+        assert (a, b) == (list(range(new_a)), list(range(new_b)))
+
+
+class Letters:
+    """A tokenizer of one id a letter, "." for nothing."""
+
+    vocab = {"[CLS]": 1, "[SEP]": 2}
+
+    def encode(self, text):
+        return [ord(letter) for letter in text.replace(".", "")]
+
+    def convert_ids_to_tokens(self, ids):
+        return list(map(chr, ids))
+
+
+@pytest.mark.parametrize("text_a, text_b, length, ids, first_length, dropped", [
+    ("ab", None, 8, "1ab2", 4, 0), ("ab", "", 8, "1ab2", 4, 0), ("ab", ".", 8, "1ab2", 4, 0),
+    ("ab", "c", 8, "1ab2c2", 4, 0), ("abcdef", None, 4, "1ab2", 4, 4), ("abc", "de", 6, "1ab2d2", 4, 2),
+    ("a", "b", 4, "1a2", 3, 1), ("a", "b", 3, "12", 2, 2), (".", "b", 8, "12b2", 2, 0), (".", ".", 8, "12", 2, 0)])
+def test_packing_at_the_edges(text_a, text_b, length, ids, first_length, dropped):
+    found = features.convert_example(Example(1, text_a, text_b, 0), Letters(), length)
+    expected = [int(letter) if letter.isdigit() else ord(letter) for letter in ids]
+    assert found == (expected, first_length, dropped)
+
+
+def test_what_was_cut_and_what_is_empty_is_said(caplog):
+    rows = [Example(1, "abc", None, 0), Example(2, "abcdef", None, 1), Example(3, ".", "", 0)]
+    with caplog.at_level("INFO"):
+        made = features.convert(rows, Letters(), 5, tasks.find("CoLA"), "there")
+    assert made.lengths.tolist() == [5, 5, 2] and made.label_ids.tolist() == [0, 1, 0]
+    assert "there: 3 examples, 12 tokens, 1 cut to --max_seq_length=5" in caplog.text
+    assert "there: 1 examples hold no token" in caplog.text
+
+
+def test_scores_are_kept_as_numbers():
+    made = features.convert([Example(1, "a", "b", 3.25), Example(2, "a", "b", None)], Letters(), 8,
+                            tasks.find("STS-B"), "")
+    assert made.label_ids.dtype == np.float32 and made.label_ids.tolist() == [3.25, 0.0]
+
+
+def test_a_batch_by_hand(mrpc):
+    numbers = np.array([7, 3, 3, 400])
+    batch = features.make_batch(mrpc, numbers, batching.Sizes(64, xla=False))
+    longest = max(mrpc.lengths[numbers])
+    assert longest <= batch["input_ids"].shape[1] < longest + 8
+    for row, number in enumerate(numbers):
+        ids = mrpc.input_ids[mrpc.row_splits[number]:mrpc.row_splits[number + 1]]
+        padding = batch["input_ids"].shape[1] - len(ids)
+        first = mrpc.first_lengths[number]
+        assert batch["input_ids"][row].tolist() == [*ids, *[0] * padding]
+        assert batch["input_mask"][row].tolist() == [1] * len(ids) + [0] * padding
+        assert batch["segment_ids"][row].tolist() == [0] * first + [1] * (len(ids) - first) + [0] * padding
+        assert ids[first - 1] == ids[-1] == 102  # [SEP] ends both segments
+    assert {name: array.dtype for name, array in batch.items()} == {
+        "input_ids": np.int32, "input_mask": np.int32, "segment_ids": np.int32, "label_ids": np.int32,
+        "example_weights": np.float32, "token_indices": np.int32}
+    places = np.flatnonzero(batch["input_mask"])
+    np.testing.assert_array_equal(batch["token_indices"][:len(places)], places)
+
+
+def test_memory_of_an_example_is_its_ids_and_little_more(mrpc):
+    arrays = (mrpc.input_ids, mrpc.row_splits, mrpc.first_lengths, mrpc.label_ids)
+    assert sum(array.nbytes for array in arrays) == 4 * mrpc.lengths.sum() + 16 * len(mrpc) + 8
+
+
+def test_the_digest_tells_features_apart(mrpc):
+    again = features.Features(mrpc.input_ids.copy(), mrpc.row_splits, mrpc.first_lengths, mrpc.label_ids)
+    assert again.digest == mrpc.digest
+    again.input_ids[5] += 1
+    assert again.digest != mrpc.digest
+    other = features.Features(mrpc.input_ids, mrpc.row_splits, mrpc.first_lengths, 1 - mrpc.label_ids)
+    assert other.digest != mrpc.digest

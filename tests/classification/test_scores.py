@@ -1,0 +1,70 @@
+import importlib.util
+
+import numpy as np
+import pytest
+
+from bert_tf.classification import scores, tasks
+from bert_tf.classification.objective import CLASSIFICATION, REGRESSION
+
+
+def classes(*labels):
+    """Logits under which these labels are the likeliest."""
+    return np.eye(3, dtype=np.float32)[list(labels)] * 2
+
+
+def evaluate(name, logits, label_ids, batch_size=8):
+    task = tasks.find(name)
+    objective = CLASSIFICATION if task.labels else REGRESSION
+    label_ids = np.array(label_ids, np.int32 if task.labels else np.float32)
+    return scores.evaluate(task, objective, logits, label_ids, batch_size)
+
+
+def test_accuracy_and_losses_by_hand():
+    results = evaluate("MNLI", classes(0, 1, 2, 0, 1), [0, 1, 1, 0, 1], batch_size=2)
+    right, wrong = np.log(2 + np.exp(2)) - 2, np.log(2 + np.exp(2))
+    assert set(results) == {"eval_accuracy", "eval_loss", "loss"}
+    assert results["eval_accuracy"] == np.float32(0.8)
+    assert results["eval_loss"] == pytest.approx((4 * right + wrong) / 5, rel=1e-6)
+    # The mean of batches' means, of which the last holds one example.
+    assert results["loss"] == pytest.approx((right + (wrong + right) / 2 + right) / 3, rel=1e-6)
+    assert all(value.dtype == np.float32 for value in results.values())
+
+
+def test_one_batch_may_hold_all():
+    results = evaluate("MNLI", classes(0, 1), [0, 0], batch_size=100)
+    assert results["loss"] == results["eval_loss"]
+
+
+@pytest.mark.parametrize("predicted, labels, f1", [
+    ([1, 1, 0, 0], [1, 0, 1, 0], 0.5), ([1, 1, 1], [1, 1, 0], 0.8), ([0, 0], [1, 1], 0.0), ([0, 0], [0, 0], 0.0)])
+def test_f1_is_that_of_class_one(predicted, labels, f1):
+    for name in ("MRPC", "QQP"):
+        results = evaluate(name, classes(*predicted)[:, :2], labels)
+        assert results["eval_f1"] == pytest.approx(f1)
+
+
+def test_matthews_correlation_by_hand():
+    predicted, labels = [1, 1, 1, 0, 0, 1], [1, 1, 0, 0, 1, 1]  # 3 true, 1 false positives; 1 true, 1 false negatives
+    results = evaluate("CoLA", classes(*predicted)[:, :2], labels)
+    expected = (3 * 1 - 1 * 1) / np.sqrt((3 + 1) * (3 + 1) * (1 + 1) * (1 + 1))
+    assert results["eval_matthews_corrcoef"] == pytest.approx(expected)
+    assert evaluate("CoLA", classes(1, 1)[:, :2], [0, 1])["eval_matthews_corrcoef"] == 0.0
+
+
+def test_correlations_by_hand():
+    logits, labels = np.array([[1.0], [2.0], [2.0], [9.0]], np.float32), [0.5, 1.0, 3.0, 4.0]
+    results = evaluate("STS-B", logits, labels)
+    assert set(results) == {"eval_loss", "loss", "eval_pearson", "eval_spearman"}
+    assert results["eval_pearson"] == pytest.approx(np.corrcoef(logits[:, 0], labels)[0, 1])
+    assert results["eval_spearman"] == pytest.approx(np.corrcoef([1, 2.5, 2.5, 4], [1, 2, 3, 4])[0, 1])
+    assert results["eval_loss"] == pytest.approx(np.mean((logits[:, 0] - labels) ** 2))
+
+
+def test_without_its_library_the_official_score_is_left_out_and_said(monkeypatch, caplog):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with caplog.at_level("INFO"):
+        assert set(evaluate("MRPC", classes(1, 0)[:, :2], [1, 0])) == {"eval_accuracy", "eval_loss", "loss"}
+        assert "no official score of MRPC: scikit-learn is not installed" in caplog.text
+        caplog.clear()
+        evaluate("RTE", classes(1, 0)[:, :2], [1, 0])
+    assert not caplog.text
