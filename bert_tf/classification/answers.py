@@ -1,11 +1,47 @@
-"""Logits to what a person asked for: probabilities or a score for each example, in a file as the original's.
+"""What a trained classifier says: logits and probabilities or a score for each example, in a file as the original's.
 
-Shapes: N examples, C classes.
+Shapes: N examples, B batch, C classes.
 """
 
 import numpy as np
+import tensorflow as tf
 
-from bert_tf import files
+from bert_tf import batching, files
+from bert_tf.classification.features import make_batch
+from bert_tf.training.step import per_replica
+
+
+def build_predict(model, objective, runtime):
+    """A function `predict(features, batch_size, sizes)` -> the logits float32 [N, C] of all examples, in their order.
+
+    Batches hold examples of like length, so that little of them is padding; the longest come first. Every worker
+    predicts all, each batch shared among its own devices.
+    """
+    strategy = tf.distribute.get_strategy()
+    split = batching.Split(replicas=runtime.local_replicas, local=runtime.local_replicas)
+
+    @tf.function(jit_compile=runtime.xla, reduce_retracing=True)
+    def compute(batch):
+        return objective.forward(model, batch)["logits"]
+
+    @tf.function(reduce_retracing=True)
+    def compute_all(parts):
+        logits = strategy.run(compute, (per_replica(strategy, [batch for (batch,) in parts]),))
+        return strategy.experimental_local_results(logits)
+
+    def predict(features, batch_size, sizes):
+        order = np.argsort(-features.lengths, kind="stable")
+        feed = batching.Feed(lambda start: np.split(order, range(batch_size, len(order), batch_size)),
+                             lambda numbers: {**make_batch(features, numbers, sizes), "example_numbers": numbers},
+                             split=split)
+        logits = np.zeros([len(features), model.num_classes], np.float32)
+        for parts, is_real in feed.dataset():
+            if not is_real:
+                return logits
+            for (batch,), values in zip(parts, compute_all(parts)):
+                logits[batch["example_numbers"]] = values
+
+    return predict
 
 
 def probabilities(logits):

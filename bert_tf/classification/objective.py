@@ -14,12 +14,13 @@ class Objective:
     """An objective as `training.step` takes it, with one loss: the mean of `example_losses` over the examples.
 
     `EPSILON` maps the loss's name to 0; `example_losses(logits [B, C], label_ids [B])` and `is_right` of the same
-    arguments give float32 [B] and bool [B].
+    arguments give float32 [B] and bool [B]; `num_classes` is C.
     """
 
     EPSILON: dict
     example_losses: collections.abc.Callable
     is_right: collections.abc.Callable
+    num_classes: int
 
     def forward(self, model, batch, dropout_key=None):
         """The model's logits for a batch; drops out where a `dropout_key` is given."""
@@ -40,6 +41,11 @@ class Objective:
         """How many examples were predicted right."""
         right = self.is_right(outputs["logits"], batch["label_ids"])
         return self._of_the_loss(tf.cast(right, tf.float32) * batch["example_weights"])
+
+    def multiplications(self, config):
+        """Those of the pooler's and the classifier's forward pass for each example."""
+        (name,) = self.EPSILON
+        return {name: config.hidden_size * (config.hidden_size + self.num_classes)}
 
     def _of_the_loss(self, values):
         (name,) = self.EPSILON
@@ -68,5 +74,8 @@ def rounds_to_score(logits, label_ids):
     return tf.abs(logits[:, 0] - label_ids) < 0.5
 
 
-CLASSIFICATION = Objective({"classification_loss": 0.0}, cross_entropies, is_likeliest)
-REGRESSION = Objective({"regression_loss": 0.0}, squared_errors, rounds_to_score)
+def build_objective(task):
+    """The objective of a `tasks.Task`: cross entropy over its labels, or the squared error of a score."""
+    if task.labels:
+        return Objective({"classification_loss": 0.0}, cross_entropies, is_likeliest, task.num_classes)
+    return Objective({"regression_loss": 0.0}, squared_errors, rounds_to_score, task.num_classes)

@@ -1,6 +1,34 @@
 import numpy as np
+import pytest
 
-from bert_tf.classification import answers
+from bert_tf import batching, checkpoint, modeling, tokenization
+from bert_tf.classification import answers, examples, features, tasks
+from bert_tf.classification.objective import build_objective
+from bert_tf.runtime import Runtime
+
+
+@pytest.fixture(scope="module")
+def predict(shared):
+    """`predict(batch_size, xla)` -> the logits of the recorded checkpoint for the recorded test set."""
+    tiny, task = shared("goldens/tiny_ckpt"), tasks.find("MRPC")
+    model = modeling.BertForClassification(modeling.BertConfig.from_json_file(tiny / "bert_config.json"), 2)
+    checkpoint.restore(model, shared("goldens/e2e/mrpc"))
+    path, table = examples.find_table(task, "test", shared("goldens/glue_data/MRPC"))
+    made = features.convert(examples.read(path, table, task), tokenization.FullTokenizer(tiny / "vocab.txt"), 64,
+                            task, "test")
+
+    def run(batch_size, xla=False):
+        runtime = Runtime(xla=xla)
+        return answers.build_predict(model, build_objective(task), runtime)(made, batch_size, batching.Sizes(64, xla))
+
+    return run
+
+
+@pytest.mark.parametrize("batch_size, xla", [(8, False), (5, False), (100, False), (8, True)])
+def test_recorded_predictions_in_the_order_of_the_file_whatever_the_batches(shared, predict, batch_size, xla):
+    recorded = np.loadtxt(shared("goldens/e2e/mrpc/test_results.tsv"), np.float32, delimiter="\t")
+    found = answers.probabilities(predict(batch_size, xla))
+    np.testing.assert_allclose(found, recorded, rtol=0, atol=1e-5)
 
 
 def test_probabilities_are_the_recorded_ones(shared):

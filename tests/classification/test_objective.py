@@ -5,7 +5,10 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import batching, checkpoint, modeling
-from bert_tf.classification.objective import CLASSIFICATION, REGRESSION
+from bert_tf.classification import tasks
+from bert_tf.classification.objective import build_objective
+
+CLASSIFICATION, REGRESSION = build_objective(tasks.find("MNLI")), build_objective(tasks.find("STS-B"))
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +138,8 @@ def test_sums_and_weights_by_hand():
     assert {name: float(value) for name, value in CLASSIFICATION.accuracy_sums(outputs, batch).items()} == {
         "classification_loss": 1.0}
     assert CLASSIFICATION.EPSILON == {"classification_loss": 0.0}
+    assert CLASSIFICATION.multiplications(modeling.BertConfig(vocab_size=9, hidden_size=24)) == {
+        "classification_loss": 24 * 24 + 24 * 3}
 
 
 def test_squared_errors_by_hand():

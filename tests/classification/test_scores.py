@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.classification import scores, tasks
-from bert_tf.classification.objective import CLASSIFICATION, REGRESSION
+from bert_tf.classification.objective import build_objective
 
 
 def classes(*labels):
@@ -14,9 +14,8 @@ def classes(*labels):
 
 def evaluate(name, logits, label_ids, batch_size=8):
     task = tasks.find(name)
-    objective = CLASSIFICATION if task.labels else REGRESSION
     label_ids = np.array(label_ids, np.int32 if task.labels else np.float32)
-    return scores.evaluate(task, objective, logits, label_ids, batch_size)
+    return scores.evaluate(task, build_objective(task), logits, label_ids, batch_size)
 
 
 def test_accuracy_and_losses_by_hand():
