@@ -1,14 +1,19 @@
 """What makes a folder a usable model: its config, vocabulary and casing beside the weights."""
 
 import json
+import logging
 import os
 
-from bert_tf import files
+from bert_tf import files, tokenization
 from bert_tf.errors import UserError
+
+logger = logging.getLogger("bert_tf")
 
 CONFIG = "bert_config.json"
 VOCAB = "vocab.txt"
 INFO = "model.json"
+# What `INFO` may say that a script goes by, and of what type it is.
+KINDS = {"task": str, "labels": list, "max_seq_length": int, "do_lower_case": bool, "strip_accents": bool}
 
 
 def find_file(prefix, name, given, flag, required=True):
@@ -40,6 +45,38 @@ def write(folder, config, info, vocab_file=None):
 
 
 def read_info(prefix):
-    """What `write` noted beside the checkpoint `prefix`; {} for a folder of another origin."""
+    """What `write` noted beside the checkpoint `prefix`; {} for a folder of another origin.
+
+    `UserError` for a file that holds something else.
+    """
     path = os.path.join(os.path.dirname(prefix), INFO)
-    return files.read_json_object(path) if files.exists(path) else {}
+    info = files.read_json_object(path) if files.exists(path) else {}
+    for name, kind in KINDS.items():
+        if name in info and type(info[name]) is not kind:
+            raise UserError(f"{path}: {name} is {info[name]!r}; mend or remove the file")
+    return info
+
+
+def load_tokenizer(vocab_file, config, prefix=None, do_lower_case=None, allow_case_mismatch=False):
+    """The tokenizer of a model, lower-casing as given, else as noted beside the checkpoint `prefix`, else always.
+
+    `UserError` for a vocabulary of more pieces than the config's `vocab_size`, and, unless `allow_case_mismatch`, for
+    a casing that is not the checkpoint's or does not fit the vocabulary.
+    """
+    info = read_info(prefix) if prefix else {}
+    noted = info.get("do_lower_case")
+    if None not in (do_lower_case, noted) and do_lower_case != noted and not allow_case_mismatch:
+        raise UserError(f"--do_lower_case={do_lower_case}, but {prefix} was trained with {noted}; leave the flag out "
+                        "(--allow_case_mismatch goes on regardless)")
+    lowered = next((choice for choice in (do_lower_case, noted) if choice is not None), True)
+    strip_accents = info.get("strip_accents") if lowered == noted else None
+    tokenizer = tokenization.FullTokenizer(vocab_file, lowered, strip_accents)
+    unused = config.vocab_size - tokenizer.vocab_size
+    if unused < 0:
+        raise UserError(f"{vocab_file} has {tokenizer.vocab_size} pieces, the model {config.vocab_size} (vocab_size "
+                        "in its config); use the vocabulary that it was trained with")
+    if unused:
+        logger.info("%d ids of the config have no piece in %s", unused, vocab_file)
+    if not allow_case_mismatch:
+        tokenization.check_casing(tokenizer.vocab, lowered, prefix)
+    return tokenizer

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bert_tf import files, model_dir, modeling
+from bert_tf import files, model_dir, modeling, tokenization
 from bert_tf.errors import UserError
 
 CONFIG = modeling.BertConfig(vocab_size=9, extra={"directionality": "bidi"})
@@ -47,7 +47,8 @@ def test_a_checkpoint_in_the_current_folder_finds_its_files(tmp_path, monkeypatc
     assert model_dir.find_file("model.ckpt-3", "bert_config.json", None, "f") == "bert_config.json"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"max_seq_length": "128"}', '{"do_lower_case": 1}',
+                                  '{"labels": null}', '{"task": ["MRPC"]}', '{"max_seq_length": true}'])
 def test_notes_that_are_none_are_refused(tmp_path, text):
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(UserError, match="model.json"):
@@ -62,3 +63,57 @@ def test_the_hash_is_of_the_bytes(tmp_path):
     (tmp_path / "a").write_bytes(b"ab\r\n")
     assert files.sha256(tmp_path / "a") == hashlib.sha256(b"ab\r\n").hexdigest()
     assert json.dumps(files.sha256(tmp_path / "a"))
+
+
+# The tokenizer of a model.
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model's folder that says nothing yet about casing; its vocabulary holds no upper case."""
+    pieces = [*tokenization.SPECIAL_TOKENS, "a", "b", "é", "e"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+    return tmp_path
+
+
+def load(folder, do_lower_case=None, allow=False, vocab_size=9):
+    config = modeling.BertConfig(vocab_size=vocab_size)
+    return model_dir.load_tokenizer(str(folder / "vocab.txt"), config, f"{folder}/model.ckpt-1", do_lower_case, allow)
+
+
+def test_text_is_lower_cased_unless_something_says_otherwise(folder):
+    assert load(folder).tokenize("A é") == ["a", "e"]
+    assert load(folder, do_lower_case=False).tokenize("A é") == ["[UNK]", "é"]
+    model_dir.write(folder, CONFIG, {"do_lower_case": False})
+    assert load(folder).tokenize("A é") == ["[UNK]", "é"]
+
+
+def test_the_folder_decides_and_accents_stay_as_it_says(folder):
+    model_dir.write(folder, CONFIG, {"do_lower_case": True, "strip_accents": False})
+    for given in (None, True):
+        assert load(folder, given).tokenize("A é") == ["a", "é"]
+    with pytest.raises(UserError, match="--do_lower_case=False, but .*/model.ckpt-1 was trained with True"):
+        load(folder, False)
+    assert load(folder, False, allow=True).tokenize("A é") == ["[UNK]", "é"]
+
+
+def test_a_vocabulary_must_fit_the_config(folder, caplog):
+    with pytest.raises(UserError, match="vocab.txt has 9 pieces, the model 8"):
+        load(folder, vocab_size=8)
+    with caplog.at_level("INFO"):
+        load(folder, vocab_size=11)
+    assert "2 ids of the config have no piece" in caplog.text
+
+
+def test_a_cased_vocabulary_is_not_lower_cased(folder):
+    with open(folder / "vocab.txt", "a") as file:
+        file.write("\nA")
+    with pytest.raises(UserError, match="hold upper case: pass --do_lower_case=False"):
+        load(folder, vocab_size=10)
+    assert load(folder, allow=True, vocab_size=10).do_lower_case
+    assert not load(folder, do_lower_case=False, vocab_size=10).do_lower_case
+
+
+def test_without_a_checkpoint_the_flag_alone_decides(folder):
+    assert model_dir.load_tokenizer(f"{folder}/vocab.txt", CONFIG).do_lower_case
+    assert not model_dir.load_tokenizer(f"{folder}/vocab.txt", CONFIG, do_lower_case=False).do_lower_case
