@@ -11,14 +11,13 @@ from bert_tf.classification.features import make_batch
 from bert_tf.training.step import per_replica
 
 
-def build_predict(model, objective, runtime):
-    """A function `predict(features, batch_size, sizes)` -> the logits float32 [N, C] of all examples, in their order.
+def build_predict(model, objective, runtime, sizes):
+    """A function `predict(features, batch_size)` -> the logits float32 [N, C] of all examples, in their order.
 
     Batches hold examples of like length, so that little of them is padding; the longest come first. Every worker
     predicts all, each batch shared among its own devices.
     """
-    strategy = tf.distribute.get_strategy()
-    split = batching.Split(replicas=runtime.local_replicas, local=runtime.local_replicas)
+    strategy, replicas = tf.distribute.get_strategy(), runtime.local_replicas
 
     @tf.function(jit_compile=runtime.xla, reduce_retracing=True)
     def compute(batch):
@@ -29,11 +28,12 @@ def build_predict(model, objective, runtime):
         logits = strategy.run(compute, (per_replica(strategy, [batch for (batch,) in parts]),))
         return strategy.experimental_local_results(logits)
 
-    def predict(features, batch_size, sizes):
+    def predict(features, batch_size):
         order = np.argsort(-features.lengths, kind="stable")
         feed = batching.Feed(lambda start: np.split(order, range(batch_size, len(order), batch_size)),
                              lambda numbers: {**make_batch(features, numbers, sizes), "example_numbers": numbers},
-                             split=split)
+                             features.where, batching.Split(replicas=replicas, local=replicas),
+                             rows=-(-batch_size // replicas) if sizes.static else None)
         logits = np.zeros([len(features), model.num_classes], np.float32)
         for parts, is_real in feed.dataset():
             if not is_real:

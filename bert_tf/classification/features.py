@@ -20,16 +20,18 @@ LOGGED_EXAMPLES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """N examples without padding: example n has the ids from `row_splits[n]` to `row_splits[n + 1]`.
+    """The N examples of the file `path` without padding: n has the ids from `row_splits[n]` to `row_splits[n + 1]`.
 
     `input_ids` int32 [T], `row_splits` int64 [N + 1]; `first_lengths` int32 [N] counts the ids of segment 0, which
-    come first; `label_ids` [N] are int32 classes or float32 scores (0 in test files).
+    come first; `label_ids` [N] are int32 classes or float32 scores (0 in test files); `lines` int32 [N].
     """
 
+    path: str
     input_ids: np.ndarray
     row_splits: np.ndarray
     first_lengths: np.ndarray
     label_ids: np.ndarray
+    lines: np.ndarray
 
     def __len__(self):
         return len(self.label_ids)
@@ -41,11 +43,15 @@ class Features:
 
     @property
     def digest(self):
-        """A hexadecimal number that equal features share."""
+        """A hexadecimal number that features share which are equal to a model."""
         hashed = hashlib.sha256()
-        for field in dataclasses.fields(self):
-            hashed.update(np.ascontiguousarray(getattr(self, field.name)))
+        for values in (self.input_ids, self.row_splits, self.first_lengths, self.label_ids):
+            hashed.update(values)
         return hashed.hexdigest()
+
+    def where(self, number):
+        """The file and line of an example."""
+        return f"{self.path}:{self.lines[number]}"
 
 
 def convert_example(example, tokenizer, max_seq_length):
@@ -61,31 +67,32 @@ def convert_example(example, tokenizer, max_seq_length):
     return input_ids, len(a) + 2, dropped
 
 
-def convert(examples, tokenizer, max_seq_length, task, name):
-    """The `Features` of an iterable of examples; what was cut off or is empty is counted and said, for `name`."""
+def convert(examples, path, tokenizer, max_seq_length, task):
+    """The `Features` of an iterable of the examples of a file; what was cut off or is empty is counted and said."""
     input_ids, row_splits, first_lengths = array.array("i"), array.array("q", [0]), array.array("i")
-    label_ids = array.array("i" if task.labels else "f")
+    label_ids, lines = array.array("i" if task.labels else "f"), array.array("i")
     truncated, empty = 0, 0
     for example in examples:
         ids, first_length, dropped = convert_example(example, tokenizer, max_seq_length)
         if len(label_ids) < LOGGED_EXAMPLES:
-            _log(name, example, tokenizer.convert_ids_to_tokens(ids), task)
+            _log(path, example, tokenizer.convert_ids_to_tokens(ids), task)
         input_ids.extend(ids)
         row_splits.append(len(input_ids))
         first_lengths.append(first_length)
         label_ids.append(example.label or 0)
+        lines.append(example.line)
         truncated += dropped > 0
         empty += len(ids) == 2
-    logger.info("%s: %d examples, %d tokens, %d cut to --max_seq_length=%d", name, len(label_ids), len(input_ids),
+    logger.info("%s: %d examples, %d tokens, %d cut to --max_seq_length=%d", path, len(label_ids), len(input_ids),
                 truncated, max_seq_length)
     if empty:
-        logger.warning("%s: %d examples hold no token", name, empty)
-    return Features(*map(np.asarray, (input_ids, row_splits, first_lengths, label_ids)))
+        logger.warning("%s: %d examples hold no token", path, empty)
+    return Features(path, *map(np.asarray, (input_ids, row_splits, first_lengths, label_ids, lines)))
 
 
-def _log(name, example, tokens, task):
+def _log(path, example, tokens, task):
     label = task.labels[example.label] if task.labels and example.label is not None else example.label
-    logger.info("%s, line %d, label %s: %s", name, example.line, label, " ".join(tokens))
+    logger.info("%s:%d, label %s: %s", path, example.line, label, " ".join(tokens))
 
 
 def make_batch(features, numbers, sizes):

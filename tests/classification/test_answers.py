@@ -14,12 +14,12 @@ def predict(shared):
     model = modeling.BertForClassification(modeling.BertConfig.from_json_file(tiny / "bert_config.json"), 2)
     checkpoint.restore(model, shared("goldens/e2e/mrpc"))
     path, table = examples.find_table(task, "test", shared("goldens/glue_data/MRPC"))
-    made = features.convert(examples.read(path, table, task), tokenization.FullTokenizer(tiny / "vocab.txt"), 64,
-                            task, "test")
+    made = features.convert(examples.read(path, table, task), path, tokenization.FullTokenizer(tiny / "vocab.txt"), 64,
+                            task)
 
     def run(batch_size, xla=False):
         runtime = Runtime(xla=xla)
-        return answers.build_predict(model, build_objective(task), runtime)(made, batch_size, batching.Sizes(64, xla))
+        return answers.build_predict(model, build_objective(task), runtime, batching.Sizes(64, xla))(made, batch_size)
 
     return run
 

@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import json
 
@@ -16,7 +17,7 @@ VOCABULARIES = {"en": "checkpoints/minilm_l6/vocab.txt", "zh": "vocab/bert-base-
 def convert(task, split, data_dir, tokenizer, max_seq_length):
     path, table = examples.find_table(task, split, data_dir, task.language)
     rows = examples.read(path, table, task, task.language)
-    return features.convert(rows, tokenizer, max_seq_length, task, split)
+    return features.convert(rows, path, tokenizer, max_seq_length, task)
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +100,15 @@ def test_packing_at_the_edges(text_a, text_b, length, ids, first_length, dropped
 def test_what_was_cut_and_what_is_empty_is_said(caplog):
     rows = [Example(1, "abc", None, 0), Example(2, "abcdef", None, 1), Example(3, ".", "", 0)]
     with caplog.at_level("INFO"):
-        made = features.convert(rows, Letters(), 5, tasks.find("CoLA"), "there")
+        made = features.convert(rows, "there", Letters(), 5, tasks.find("CoLA"))
     assert made.lengths.tolist() == [5, 5, 2] and made.label_ids.tolist() == [0, 1, 0]
     assert "there: 3 examples, 12 tokens, 1 cut to --max_seq_length=5" in caplog.text
     assert "there: 1 examples hold no token" in caplog.text
 
 
 def test_scores_are_kept_as_numbers():
-    made = features.convert([Example(1, "a", "b", 3.25), Example(2, "a", "b", None)], Letters(), 8,
-                            tasks.find("STS-B"), "")
+    made = features.convert([Example(1, "a", "b", 3.25), Example(2, "a", "b", None)], "", Letters(), 8,
+                            tasks.find("STS-B"))
     assert made.label_ids.dtype == np.float32 and made.label_ids.tolist() == [3.25, 0.0]
 
 
@@ -132,14 +133,18 @@ def test_a_batch_by_hand(mrpc):
 
 
 def test_memory_of_an_example_is_its_ids_and_little_more(mrpc):
-    arrays = (mrpc.input_ids, mrpc.row_splits, mrpc.first_lengths, mrpc.label_ids)
-    assert sum(array.nbytes for array in arrays) == 4 * mrpc.lengths.sum() + 16 * len(mrpc) + 8
+    arrays = (mrpc.input_ids, mrpc.row_splits, mrpc.first_lengths, mrpc.label_ids, mrpc.lines)
+    assert sum(array.nbytes for array in arrays) == 4 * mrpc.lengths.sum() + 20 * len(mrpc) + 8
+
+
+def test_an_example_is_named_by_its_line(shared, mrpc):
+    assert mrpc.where(0) == f"{shared('data/glue/MRPC')}/dev.tsv:2"
+    assert mrpc.where(407).endswith("dev.tsv:409")
 
 
 def test_the_digest_tells_features_apart(mrpc):
-    again = features.Features(mrpc.input_ids.copy(), mrpc.row_splits, mrpc.first_lengths, mrpc.label_ids)
+    again = dataclasses.replace(mrpc, path="elsewhere", input_ids=mrpc.input_ids.copy(), lines=mrpc.lines + 1)
     assert again.digest == mrpc.digest
     again.input_ids[5] += 1
     assert again.digest != mrpc.digest
-    other = features.Features(mrpc.input_ids, mrpc.row_splits, mrpc.first_lengths, 1 - mrpc.label_ids)
-    assert other.digest != mrpc.digest
+    assert dataclasses.replace(mrpc, label_ids=1 - mrpc.label_ids).digest != mrpc.digest
