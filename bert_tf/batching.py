@@ -6,6 +6,7 @@ resume from.
 Shapes: B batch, S sequence, T tokens in a batch without padding, P masked positions.
 """
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -33,19 +34,20 @@ def epoch_order(num_examples, seed, epoch, shuffle_buffer=0):
     return order
 
 
-def training_order(num_examples, batch_size, seed, start=0, shuffle_buffer=0):
-    """Yields the example numbers int64 [batch_size] of each batch, for ever, after `start` examples.
+def training_order(num_examples, batch_size, seed, start=0, shuffle_buffer=0, end=None):
+    """Yields the example numbers int64 [batch_size] of each batch, after `start` examples.
 
-    Every epoch has an order of its own (`epoch_order`); a batch may begin in one epoch and end in the next.
+    Every epoch has an order of its own (`epoch_order`); a batch may begin in one epoch and end in the next. The last
+    batch is short where `end` examples in all do not fill it; without `end` there is no last.
     """
     position, order, ordered_epoch = start, None, None
-    while True:
-        numbers = []
-        while len(numbers) < batch_size:
+    while end is None or position < end:
+        numbers, wanted = [], batch_size if end is None else min(batch_size, end - position)
+        while len(numbers) < wanted:
             epoch, offset = divmod(position, num_examples)
             if epoch != ordered_epoch:
                 order, ordered_epoch = epoch_order(num_examples, seed, epoch, shuffle_buffer), epoch
-            taken = order[offset:offset + batch_size - len(numbers)]
+            taken = order[offset:offset + wanted - len(numbers)]
             numbers.extend(taken)
             position += len(taken)
         yield np.array(numbers)
@@ -62,12 +64,13 @@ class Sizes:
     """The few sizes that batches are rounded up to, so that XLA compiles a handful of shapes.
 
     Without XLA the steps are small, for every row counts; with it lengths come in quarters of `max_seq_length` and
-    tokens in eighths of all places.
+    tokens in eighths of all places. `static` is for TPUs: every batch has the full length and computes every place.
     """
 
-    def __init__(self, max_seq_length, xla):
+    def __init__(self, max_seq_length, xla, static=False):
         self.max_seq_length = max_seq_length
         self.xla = xla
+        self.static = static
 
     def length(self, longest):
         """The padded length of a batch whose longest example has `longest` tokens."""
@@ -96,8 +99,11 @@ def computed_places(input_mask, positions=None):
 def unpad(batch, sizes, positions=None):
     """Cuts a batch's [B, max_seq_length] arrays to its own length and adds `token_indices` int32 [T].
 
-    `batch` maps names to arrays; those under "input_ids", "input_mask" and "segment_ids" are cut.
+    `batch` maps names to arrays; those under "input_ids", "input_mask" and "segment_ids" are cut. Static `sizes` leave
+    it whole.
     """
+    if sizes.static:
+        return batch
     real = computed_places(batch["input_mask"], positions)
     longest = int(real.any(axis=0).nonzero()[0][-1]) + 1
     length = sizes.length(longest)
@@ -112,28 +118,79 @@ def token_indices(real, sizes):
     return np.concatenate([places, padding]).astype(np.int32)
 
 
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """How the examples of a step are dealt to replicas and, one after another on each, to micro-batches.
+
+    `replicas` counts those of all workers; this worker has `local` of them, from `first` on.
+    """
+
+    replicas: int = 1
+    accumulation: int = 1
+    first: int = 0
+    local: int = 1
+
+    def deal(self, numbers):
+        """`local` lists of `accumulation` arrays: neighbouring examples, as evenly as can be; some may be empty."""
+        parts = np.array_split(numbers, self.replicas * self.accumulation)
+        starts = range(self.first * self.accumulation, (self.first + self.local) * self.accumulation,
+                       self.accumulation)
+        return [parts[start:start + self.accumulation] for start in starts]
+
+
 class Feed:
     """Batches made ahead of use in another thread; a bad example ends them early and is kept in `error`.
 
-    `order()` yields the example numbers of each batch, `make(numbers)` the batch: names to arrays, of the same names,
-    ranks and dtypes each time.
+    `order(start)` yields the example numbers of each batch after `start` examples; `make(numbers)` the batch: names
+    to arrays, of the same names, ranks and dtypes each time, weights under names that end in `_weights`;
+    `where(number)` says in words where an example comes from. With `rows` every micro-batch has so many, filled up
+    with examples of no weight. `shapes` are those of all batches so far.
     """
 
-    def __init__(self, order, make):
+    def __init__(self, order, make, where=str, split=Split(), rows=None):
         self.order = order
         self.make = make
+        self.where = where
+        self.split = split
+        self.rows = rows
         self.error = None
+        self.shapes = set()
 
-    def dataset(self, prefetch=4):
-        """A `tf.data.Dataset` of the batches; `UserError` when the first is bad."""
-        first = self.make(next(iter(self.order())))
-        signature = {name: tf.TensorSpec([None] * array.ndim, array.dtype) for name, array in first.items()}
-        return tf.data.Dataset.from_generator(self._batches, output_signature=signature).prefetch(prefetch)
+    def dataset(self, start=0, prefetch=4):
+        """A `tf.data.Dataset` without end of pairs; `UserError` when the first batch is bad.
 
-    def _batches(self):
+        Each holds, for each replica of this worker, the micro-batches of a step, and whether they are real (bool):
+        after the last batch or an error the one before comes again, not real. So workers can stop at the same step.
+        """
+        first = self._step(next(iter(self.order(start))))
+        signature = tf.nest.map_structure(lambda array: tf.TensorSpec([None] * array.ndim, array.dtype), first)
+        return tf.data.Dataset.from_generator(
+            lambda: self._steps(start, first), output_signature=(signature, tf.TensorSpec([], tf.bool))
+        ).prefetch(prefetch)
+
+    def _steps(self, start, parts):
         try:
-            yield from map(self.make, self.order())
+            for numbers in self.order(start):
+                parts = self._step(numbers)
+                yield parts, True
         except UserError as error:
             self.error = error
         except OSError as error:
             self.error = UserError(f"the data cannot be read any more ({error})")
+        while True:
+            yield parts, False
+
+    def _step(self, numbers):
+        return tuple(tuple(self._micro_batch(part, numbers[:1]) for part in dealt)
+                     for dealt in self.split.deal(numbers))
+
+    def _micro_batch(self, part, filler):
+        """The examples `part` as a batch; `filler` comes without weight where rows are missing, or all."""
+        missing = max(1, self.rows or 1) - len(part)
+        batch = self.make(np.concatenate([part, np.repeat(filler, max(0, missing))]))
+        if missing > 0:
+            is_wanted = np.arange(len(part) + missing) < len(part)
+            batch = {name: np.where(is_wanted.reshape(-1, *[1] * (array.ndim - 1)), array, np.zeros([], array.dtype))
+                     if name.endswith("_weights") else array for name, array in batch.items()}
+        self.shapes.add(tuple(array.shape for array in batch.values()))
+        return batch

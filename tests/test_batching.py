@@ -159,6 +159,12 @@ def test_a_bounded_number_of_shapes_under_xla():
     assert len(shapes) <= 8
 
 
+def real_batches(feed, start=0):
+    """The batches of a feed that deals to one replica."""
+    steps = feed.dataset(start).take_while(lambda parts, is_real: is_real)
+    return [{name: value.numpy() for name, value in batch.items()} for ((batch,),), _ in steps]
+
+
 class TestFeed:
     @staticmethod
     def make(numbers):
@@ -167,17 +173,46 @@ class TestFeed:
         return {"numbers": numbers, "wide": np.zeros([2, numbers[0] + 1], np.float32)}
 
     def test_batches_come_in_order_with_their_own_shapes(self):
-        feed = batching.Feed(lambda: batching.evaluation_order(4, 2, 3), self.make)
-        batches = list(feed.dataset())
-        assert [batch["numbers"].numpy().tolist() for batch in batches] == [[0, 1], [2, 3], [0, 1]]
+        feed = batching.Feed(lambda start: batching.evaluation_order(4, 2, 3), self.make)
+        batches = real_batches(feed)
+        assert [batch["numbers"].tolist() for batch in batches] == [[0, 1], [2, 3], [0, 1]]
         assert [batch["wide"].shape for batch in batches] == [(2, 1), (2, 3), (2, 1)]
         assert feed.error is None
 
     def test_a_bad_example_ends_them_after_the_good_ones(self):
-        feed = batching.Feed(lambda: batching.evaluation_order(8, 2, 4), self.make)
-        assert len(list(feed.dataset())) == 2
+        feed = batching.Feed(lambda start: batching.evaluation_order(8, 2, 4), self.make)
+        assert len(real_batches(feed)) == 2
         assert str(feed.error) == "file: record 5 is bad"
 
     def test_a_bad_first_batch_is_said_at_once(self):
         with pytest.raises(UserError, match="record 5"):
-            batching.Feed(lambda: iter([np.array([5])]), self.make).dataset()
+            batching.Feed(lambda start: [np.array([5])], self.make).dataset()
+
+    def test_a_run_goes_on_at_any_example(self):
+        feed = batching.Feed(lambda start: batching.training_order(3, 2, 0, start, end=7), self.make)
+        whole = np.concatenate([batch["numbers"] for batch in real_batches(feed)])
+        assert len(whole) == 7
+        assert np.concatenate([batch["numbers"] for batch in real_batches(feed, 4)]).tolist() == whole[4:].tolist()
+
+    def test_a_step_is_dealt_to_replicas_and_micro_batches(self):
+        def parts(split, examples):
+            feed = batching.Feed(lambda start: [np.arange(examples)], self.make_weighted, split=split)
+            (step,) = [parts for parts, is_real in feed.dataset().take(1)]
+            return [[batch["numbers"].numpy().tolist() for batch in replica] for replica in step]
+
+        assert parts(batching.Split(2, 2, 0, 2), 8) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+        assert parts(batching.Split(2, 2, 1, 1), 8) == [[[4, 5], [6, 7]]]
+        assert parts(batching.Split(2, 2, 1, 1), 3) == [[[2], [0]]]  # an empty one holds the first, without weight
+
+    def test_what_fills_up_a_batch_has_no_weight(self):
+        feed = batching.Feed(lambda start: [np.arange(3)], self.make_weighted, split=batching.Split(2, 1, 0, 2),
+                             rows=3)
+        ((one,), (two,)), _ = next(iter(feed.dataset()))
+        assert one["numbers"].numpy().tolist() == [0, 1, 0] and one["example_weights"].numpy().tolist() == [1, 1, 0]
+        assert two["numbers"].numpy().tolist() == [2, 0, 0] and two["example_weights"].numpy().tolist() == [1, 0, 0]
+        assert two["lm_weights"].numpy().tolist() == [[2, 2], [0, 0], [0, 0]]
+
+    @staticmethod
+    def make_weighted(numbers):
+        return {"numbers": numbers, "example_weights": np.ones(len(numbers), np.float32),
+                "lm_weights": np.full([len(numbers), 2], 2, np.float32)}

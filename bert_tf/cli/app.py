@@ -90,8 +90,11 @@ def keep_freed_memory():
         mallopt(m_top_pad, 64 << 20)
 
 
-def load_tensorflow():
-    """Imports TensorFlow and finds its devices without its dozen lines about absent drivers; they show if it fails."""
+def load_tensorflow(virtual_devices=0):
+    """Imports TensorFlow and finds its devices without its dozen lines about absent drivers; they show if it fails.
+
+    `virtual_devices` splits the CPU into so many.
+    """
     sys.stderr.flush()
     screen = os.dup(2)
     with tempfile.TemporaryFile() as unseen:
@@ -99,6 +102,10 @@ def load_tensorflow():
         try:
             import tensorflow as tf
 
+            if virtual_devices:
+                (cpu,) = tf.config.list_physical_devices("CPU")
+                tf.config.set_logical_device_configuration(
+                    cpu, [tf.config.LogicalDeviceConfiguration()] * virtual_devices)
             devices = tf.config.list_logical_devices()
         except BaseException:
             unseen.seek(0)

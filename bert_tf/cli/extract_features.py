@@ -42,11 +42,11 @@ def define_flags(values):
     boolean("allow_case_mismatch", False, "Go on although casing and vocabulary or model disagree.", values)
     boolean("allow_missing", False, "Leave encoder variables that the checkpoint lacks at their initial values.",
             values)
-    common.define(values, common.OBSOLETE)
+    common.define(values, common.NOT_ON_TPUS)
 
 
 def run(values):
-    common.note_obsolete(values)
+    common.note_obsolete(values, common.NOT_ON_TPUS)
     files.check_output(values.output_file, "output_file", [values.input_file])
     app.keep_freed_memory()
     app.load_tensorflow()

@@ -1,22 +1,21 @@
 """What the flags of run_pretraining.py set in motion: checks of all that is read, training, evaluation."""
 
+import functools
 import logging
 import os
-import re
 
-from bert_tf import batching, checkpoint, files, model_dir, modeling, optimization, run_dir, tokenization
-from bert_tf.cli import models
+from bert_tf import batching, checkpoint, files, model_dir, modeling, run_dir, tokenization
+from bert_tf.cli import models, training
 from bert_tf.errors import UserError
 from bert_tf.pretraining import instances, objective, reading, records
-from bert_tf.runtime import Runtime
-from bert_tf.training import evaluation, journal, loop, state
+from bert_tf.training import evaluation
 
 logger = logging.getLogger("bert_tf")
 
 
 def run(values):
     """Checks all that can be checked, then trains and evaluates as asked."""
-    runtime = Runtime(values.precision, values.xla, values.seed, values.deterministic)
+    runtime = training.make_runtime(values)
     start_from = None if values.init_checkpoint is None else checkpoint.find(values.init_checkpoint)
     config_file = models.find_config(values, start_from)
     config = modeling.BertConfig.from_json_file(config_file)
@@ -37,11 +36,19 @@ def run(values):
     if unused:
         logger.info("%d ids of the config have no piece in the records' vocabulary: they are never to be predicted",
                     unused)
-    runtime.start()
-    model = modeling.BertForPreTraining(config, dtype=runtime.policy)
-    step = train(values, runtime, model, record_files, start_from, sidecar, vocab_file) if values.do_train else None
-    if values.do_eval:
-        evaluate(values, runtime, model, record_files, start_from, step)
+    feed = training_feed(values, runtime, record_files) if values.do_train else None
+    start = training.find_start(values, runtime, feed, start_from, fingerprint(values, config, record_files)) \
+        if values.do_train else None
+    with runtime.start().scope():
+        model = modeling.BertForPreTraining(config, dtype=runtime.policy)
+        evaluate = evaluation.build_evaluation(model, objective, runtime)
+        evaluate_records = functools.partial(evaluate, evaluation_feed(values, runtime, record_files))
+        step = None
+        if values.do_train:
+            state = training.prepare(values, runtime, model, start, values.num_train_steps, values.num_warmup_steps)
+            step = train(values, runtime, state, feed, evaluate_records, sidecar, vocab_file)
+        if values.do_eval:
+            results(values, runtime, model, evaluate_records, start_from, step)
 
 
 def check_lengths(values, config, config_file):
@@ -100,51 +107,46 @@ def find_vocabulary(values, config, sidecar):
     return None
 
 
-def train(values, runtime, model, record_files, start_from, sidecar, vocab_file):
-    """Trains to --num_train_steps, from the newest checkpoint in --output_dir if there is one -> the last step."""
-    settings = fingerprint(values, model.config, record_files, start_from)
-    newest = run_dir.find(values.output_dir, settings, values.resume, values.overwrite_output_dir)
-    if values.overwrite_output_dir and start_from and models.is_in_folder(start_from, values.output_dir):
-        raise UserError(f"--overwrite_output_dir would remove --init_checkpoint={start_from}; move one of them")
-    optimizer = optimization.create_optimizer(values.learning_rate, values.num_train_steps, values.num_warmup_steps)
-    training = state.TrainingState(model, optimizer)
-    if newest:
-        training.resume(newest, values.train_batch_size)
-        logger.info("going on from %s", newest)
-    else:
-        models.initialize(values, model, start_from)
-    run_dir.begin(values.output_dir, settings, values.overwrite_output_dir)
-    if training.step >= values.num_train_steps:
-        logger.info("complete at step %d", training.step)
-        return training.step
-    write_model_dir(values, model.config, sidecar, vocab_file)
-    logger.info("%s parameters", f"{model.count_params():,}")
-    for rate, names in zip((optimizer.weight_decay_rate, 0.0), optimizer.decay_groups()):
-        logger.info("weight decay %s on %d variables: %s", rate, len(names), ", ".join(_alike(names)))
-    sizes = batching.Sizes(values.max_seq_length, values.xla)
-    feed = batching.Feed(
-        lambda: batching.training_order(len(record_files), values.train_batch_size, values.seed,
-                                        training.examples_seen, values.shuffle_buffer),
-        lambda numbers: reading.make_batch(record_files, numbers, sizes))
-    schedule = loop.Schedule(values.output_dir, values.num_train_steps, values.train_batch_size,
-                             values.save_checkpoints_steps, values.keep_checkpoint_max, values.iterations_per_loop)
-    callbacks = [journal.Bar(), journal.Log(values.output_dir), journal.Curves(values.output_dir)]
-    saved = loop.train(training, objective, feed, runtime, schedule, callbacks)
-    logger.info("trained to step %d: %s", training.step, saved)
-    return training.step
+def training_feed(values, runtime, record_files):
+    """The batches of training, in an order that seed and epoch decide."""
+    sizes = training.make_sizes(values, runtime)
+
+    def order(start):
+        return batching.training_order(len(record_files), values.train_batch_size, values.seed, start,
+                                       values.shuffle_buffer)
+
+    return training.training_feed(values, runtime, order,
+                                  lambda numbers: reading.make_batch(record_files, numbers, sizes), record_files.where)
 
 
-def _alike(names):
-    """Names with the number of the layer left out, each once."""
-    return dict.fromkeys(re.sub(r"layer_\d+", "layer_*", name) for name in names)
+def evaluation_feed(values, runtime, record_files):
+    """The batches of an evaluation, from the first record on."""
+    sizes = training.make_sizes(values, runtime)
+    wanted = values.max_eval_steps * values.eval_batch_size
+    if values.do_eval and wanted > len(record_files):
+        logger.info("evaluating %d examples of %d records: the first come again, as in the original", wanted,
+                    len(record_files))
+    return training.evaluation_feed(
+        runtime, values.eval_batch_size,
+        lambda: batching.evaluation_order(len(record_files), values.eval_batch_size, values.max_eval_steps),
+        lambda numbers: reading.make_batch(record_files, numbers, sizes), record_files.where)
 
 
-def fingerprint(values, config, record_files, start_from):
-    """All that decides the trajectory of a run."""
-    names = ("seed", "train_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "max_seq_length",
-             "max_predictions_per_seq", "shuffle_buffer", "precision", "xla", "deterministic")
+def train(values, runtime, state, feed, evaluate, sidecar, vocab_file):
+    """Trains to --num_train_steps -> the last step."""
+    if state.step >= values.num_train_steps:
+        logger.info("complete at step %d", state.step)
+        return state.step
+    if runtime.is_chief:
+        write_model_dir(values, state.model.config, sidecar, vocab_file)
+    training.run(values, runtime, state, objective, feed, values.num_train_steps, evaluate)
+    return state.step
+
+
+def fingerprint(values, config, record_files):
+    """All that decides the trajectory of a run, besides what is so for every script."""
+    names = ("num_train_steps", "num_warmup_steps", "max_predictions_per_seq", "shuffle_buffer")
     return {"script": "run_pretraining", "records": record_files.digest, "config": config.to_dict(),
-            "init_checkpoint": checkpoint.digest(start_from) if start_from else None,
             **{name: values[name].value for name in names}}
 
 
@@ -158,7 +160,7 @@ def write_model_dir(values, config, sidecar, vocab_file):
     model_dir.write(values.output_dir, config, info, vocab_file)
 
 
-def evaluate(values, runtime, model, record_files, start_from, step):
+def results(values, runtime, model, evaluate, start_from, step):
     """Evaluates the weights just trained, else the newest of --output_dir, else --init_checkpoint."""
     if step is None:
         prefix = checkpoint.latest(values.output_dir) or start_from
@@ -172,15 +174,8 @@ def evaluate(values, runtime, model, record_files, start_from, step):
             raise UserError(f"{prefix}: heads that were never trained cannot be evaluated: "
                             f"{checkpoint.shorten(untrained)} (--allow_missing goes on regardless)")
         step = report.global_step or 0
-    wanted = values.max_eval_steps * values.eval_batch_size
-    if wanted > len(record_files):
-        logger.info("evaluating %d examples of %d records: the first come again, as in the original", wanted,
-                    len(record_files))
-    sizes = batching.Sizes(values.max_seq_length, values.xla)
-    feed = batching.Feed(
-        lambda: batching.evaluation_order(len(record_files), values.eval_batch_size, values.max_eval_steps),
-        lambda numbers: reading.make_batch(record_files, numbers, sizes))
-    results = {"global_step": step, **evaluation.evaluate(model, objective, feed, runtime)}
-    files.make_folder(values.output_dir)
-    logger.info("evaluation at step %d:", step)
-    run_dir.write_results(values.output_dir, results)
+    metrics = {"global_step": step, **evaluate()}
+    if runtime.is_chief:
+        files.make_folder(values.output_dir)
+        logger.info("evaluation at step %d:", step)
+        run_dir.write_results(values.output_dir, metrics)

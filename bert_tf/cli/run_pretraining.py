@@ -31,8 +31,6 @@ FLAGS = (
     ("float", "learning_rate", 5e-5, "The rate that warm-up rises to."),
     ("integer", "num_train_steps", 100000, "Steps at which training is complete."),
     ("integer", "num_warmup_steps", 10000, "Steps over which the rate rises from 0."),
-    ("integer", "save_checkpoints_steps", 1000, "Steps between two checkpoints."),
-    ("integer", "iterations_per_loop", None, "Steps in one call to the device. Default: about a second's worth."),
     ("integer", "max_eval_steps", 100, "Evaluation batches; past the last record they begin again at the first."),
     ("integer", "shuffle_buffer", 0, "Records that are shuffled at a time; 0: all of them, anew in each epoch. The "
      "original's is 100."),
@@ -48,7 +46,7 @@ def main(argv=None):
 
 def define_flags(values):
     """The original's flags with its defaults, and the ones that all training scripts share."""
-    common.define(values, FLAGS, common.RUNTIME, common.FOLDER, common.OBSOLETE)
+    common.define(values, FLAGS, common.RUNTIME, common.STEP, common.FOLDER, common.OBSOLETE)
     flags.mark_flags_as_required(["input_file", "output_dir"], flag_values=values)
 
 
@@ -58,7 +56,7 @@ def run(values):
     common.note_obsolete(values)
     files.check_folder(values.output_dir, "output_dir")
     app.keep_freed_memory()
-    app.load_tensorflow()
+    app.load_tensorflow(values.virtual_devices)
     from bert_tf.cli import pretraining
 
     pretraining.run(values)

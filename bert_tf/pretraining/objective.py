@@ -47,3 +47,9 @@ def example_losses(logits, labels):
     losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
         features=tf.reshape(logits, [-1, logits.shape[-1]]), labels=tf.reshape(labels, [-1]))
     return tf.reshape(losses, tf.shape(labels))
+
+
+def multiplications(config):
+    """Those of the heads' forward pass for each masked piece and for each example."""
+    hidden = config.hidden_size
+    return {"masked_lm_loss": hidden * (hidden + config.vocab_size), "next_sentence_loss": hidden * (hidden + 2)}

@@ -90,6 +90,36 @@ class Log(keras.callbacks.Callback):
         self.writer.close()
 
 
+class Profile(keras.callbacks.Callback):
+    """Traces the steps from `first` to `last` for TensorBoard's profiler; calls must begin and end there."""
+
+    def __init__(self, output_dir, first, last):
+        super().__init__()
+        self.output_dir = output_dir
+        self.first = first
+        self.last = last
+        self.running = False
+
+    def on_train_begin(self, logs=None):
+        self._start_after(self.params["initial_step"])
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == self.last:
+            self.on_train_end()
+        self._start_after(batch)
+
+    def on_train_end(self, logs=None):
+        if self.running:
+            tf.profiler.experimental.stop()
+            self.running = False
+            logger.info("profile of steps %d to %d: tensorboard --logdir %s", self.first, self.last, self.output_dir)
+
+    def _start_after(self, step):
+        if step == self.first - 1:
+            tf.profiler.experimental.start(self.output_dir)
+            self.running = True
+
+
 class Curves(keras.callbacks.Callback):
     """Draws the losses of `train_log.jsonl` as `curves.png` when training ends, where matplotlib is installed."""
 

@@ -6,7 +6,7 @@ from bert_tf import batching, modeling
 from bert_tf.errors import UserError
 from bert_tf.pretraining import objective
 from bert_tf.runtime import Runtime
-from bert_tf.training.evaluation import evaluate
+from bert_tf.training.evaluation import build_evaluation
 
 SMALL = dict(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
              max_position_embeddings=16, type_vocab_size=2)
@@ -43,7 +43,7 @@ def measure(model, batches, how="unpadded", xla=False):
             return batching.unpad(batch, batching.Sizes(16, xla), batch["masked_lm_positions"])
         return {**batch, "token_indices": np.arange(batch["input_ids"].size, dtype=np.int32)}
 
-    return evaluate(model, objective, batching.Feed(lambda: iter(batches), make), Runtime(xla=xla))
+    return build_evaluation(model, objective, Runtime(xla=xla))(batching.Feed(lambda start: batches, make))
 
 
 def by_hand(model, batches):
@@ -101,8 +101,9 @@ def test_a_bad_record_is_an_error_and_no_result(model):
         batch = {name: array[numbers] for name, array in make_records().items()}
         return batching.unpad(batch, batching.Sizes(16, False), batch["masked_lm_positions"])
 
+    evaluate = build_evaluation(model, objective, Runtime())
     with pytest.raises(UserError, match="record 1 is bad"):
-        evaluate(model, objective, batching.Feed(lambda: iter([np.array([0]), np.array([1])]), make), Runtime())
+        evaluate(batching.Feed(lambda start: np.array([[0], [1]]), make))
 
 
 def test_batches_without_a_masked_piece_count_as_nothing(model):
@@ -111,6 +112,6 @@ def test_batches_without_a_masked_piece_count_as_nothing(model):
         batch["masked_lm_weights"] = np.zeros_like(batch["masked_lm_weights"])
         return batch
 
-    found = evaluate(model, objective, batching.Feed(lambda: iter([np.arange(3)]), make), Runtime())
+    found = build_evaluation(model, objective, Runtime())(batching.Feed(lambda start: [np.arange(3)], make))
     assert found["masked_lm_loss"] == 0 and found["masked_lm_accuracy"] == 0
     assert found["loss"] == pytest.approx(found["next_sentence_loss"], rel=1e-6)

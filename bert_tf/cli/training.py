@@ -1,0 +1,136 @@
+"""What the flags that all training scripts share set in motion: devices, start or resumption, training, evaluation."""
+
+import dataclasses
+import logging
+import re
+
+from bert_tf import adaptation, batching, checkpoint, optimization, run_dir
+from bert_tf.cli import common, models
+from bert_tf.errors import UserError
+from bert_tf.runtime import Runtime
+from bert_tf.training import journal, loop
+from bert_tf.training.precision import LossScale
+from bert_tf.training.selection import Selection
+from bert_tf.training.state import TrainingState
+
+logger = logging.getLogger("bert_tf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a run begins with: its fingerprint, the checkpoint it goes on from or None, the initial one or None."""
+
+    settings: dict
+    newest: str | None
+    init_checkpoint: str | None
+
+
+def make_runtime(values):
+    """How the program runs, as the flags say."""
+    names = ("precision", "xla", "seed", "deterministic", "virtual_devices", "worker_timeout", "tpu_name", "tpu_zone",
+             "gcp_project", "num_tpu_cores")
+    return Runtime(strategy="tpu" if values.use_tpu else values.strategy,
+                   **{name: values[name].value for name in names})
+
+
+def make_sizes(values, runtime):
+    """How batches are padded."""
+    return batching.Sizes(values.max_seq_length, values.xla, static=runtime.kind == "tpu")
+
+
+def training_split(values, runtime):
+    """How a step's examples are dealt to devices and micro-batches; `UserError` where they do not come out even."""
+    batch_size, replicas = values.train_batch_size, runtime.replicas
+    accumulation = values.gradient_accumulation_steps or 1
+    if values.device_batch_size:
+        accumulation = -(-batch_size // (replicas * values.device_batch_size))
+    parts = replicas * accumulation
+    if batch_size % parts:
+        fitting = [size for size in (batch_size // parts * parts, -(-batch_size // parts) * parts) if size]
+        raise UserError(f"--train_batch_size={batch_size} cannot be divided among {replicas} devices x {accumulation} "
+                        f"micro-batches; {' or '.join(map(str, fitting))} can")
+    logger.info("batch of %d = %d per device x %d device%s x %d micro-batch%s", batch_size, batch_size // parts,
+                replicas, "s" * (replicas > 1), accumulation, "es" * (accumulation > 1))
+    return batching.Split(replicas, accumulation, runtime.first_replica, runtime.local_replicas)
+
+
+def training_feed(values, runtime, order, make, where):
+    """The batches of a training run; see `batching.Feed`."""
+    split = training_split(values, runtime)
+    rows = values.train_batch_size // (split.replicas * split.accumulation) if runtime.kind == "tpu" else None
+    return batching.Feed(order, make, where, split, rows)
+
+
+def evaluation_feed(runtime, batch_size, order, make, where):
+    """The batches of an evaluation; `order()` yields example numbers."""
+    split = batching.Split(runtime.replicas, 1, runtime.first_replica, runtime.local_replicas)
+    rows = -(-batch_size // split.replicas) if runtime.kind == "tpu" else None
+    return batching.Feed(lambda start: order(), make, where, split, rows)
+
+
+def find_start(values, runtime, feed, start_from, settings):
+    """Where a run begins, from its folder and flags; nothing is written.
+
+    `settings` are the script's own part of the fingerprint. A folder that holds another run is a `UserError`.
+    """
+    settings = {**settings, "init_checkpoint": checkpoint.digest(start_from) if start_from else None,
+                "strategy": runtime.kind, "replicas": feed.split.replicas, "accumulation": feed.split.accumulation,
+                **{name: values[name].value for name in common.FINGERPRINT}}
+    newest = run_dir.find(values.output_dir, settings, values.resume, values.overwrite_output_dir)
+    if values.overwrite_output_dir and start_from and models.is_in_folder(start_from, values.output_dir):
+        raise UserError(f"--overwrite_output_dir would remove --init_checkpoint={start_from}; move one of them")
+    return Start(settings, newest, start_from)
+
+
+def prepare(values, runtime, model, start, num_train_steps, num_warmup_steps):
+    """The state that training begins with: weights from a checkpoint, what is trained, optimizer, resumption."""
+    if start.newest is None:
+        models.initialize(values, model, start.init_checkpoint)
+    if values.lora_rank:
+        adaptation.add_lora(model, values.lora_rank, values.lora_train)
+    if values.freeze:
+        adaptation.freeze(model, values.freeze)
+    model.bert.encoder.recompute = values.recompute
+    optimizer = optimization.create_optimizer(values.learning_rate, num_train_steps, num_warmup_steps,
+                                              values.optimizer, values.ema_decay)
+    state = TrainingState(model, optimizer, LossScale() if values.precision == "float16" else None)
+    if start.newest:
+        state.resume(start.newest, values.train_batch_size)
+        logger.info("going on from %s", start.newest)
+    if runtime.is_chief:
+        run_dir.begin(values.output_dir, start.settings, values.overwrite_output_dir)
+    return state
+
+
+def run(values, runtime, state, objective, feed, num_train_steps, evaluate=None):
+    """Trains a prepared state to its end; `evaluate()` gives the metrics that --eval_every_steps looks at."""
+    describe(state)
+    schedule = loop.Schedule(
+        values.output_dir, num_train_steps, values.save_checkpoints_steps, values.keep_checkpoint_max,
+        values.keep_checkpoint_every_n_steps, values.iterations_per_loop, values.eval_every_steps,
+        common.profile_steps(values), values.skip_nonfinite, values.clip_norm)
+    selection = None
+    if values.eval_every_steps:
+        selection = Selection(values.output_dir, evaluate, values.best_metric, values.early_stopping_patience,
+                              runtime.is_chief)
+    saved = loop.train(state, objective, feed, runtime, schedule, callbacks(values, runtime), selection)
+    logger.info("trained to step %d: %s", state.step, saved)
+    if selection and selection.best_step is not None:
+        logger.info("the best %s was at step %d", values.best_metric, selection.best_step)
+
+
+def describe(state):
+    """Says how large the model is, what of it is trained, and what of that is decayed."""
+    logger.info("%s parameters", f"{state.model.count_params():,}")
+    for rate, names in zip((state.optimizer.weight_decay_rate, 0.0), state.optimizer.decay_groups()):
+        alike = dict.fromkeys(re.sub(r"layer_\d+", "layer_*", name) for name in names)
+        logger.info("weight decay %s on %d variables: %s", rate, len(names), ", ".join(alike))
+
+
+def callbacks(values, runtime):
+    """What shows and logs a run; only the chief's."""
+    if not runtime.is_chief:
+        return []
+    shown = [journal.Bar(), journal.Log(values.output_dir), journal.Curves(values.output_dir)]
+    profiled = common.profile_steps(values)
+    return [*shown, journal.Profile(values.output_dir, *profiled)] if profiled else shown
