@@ -91,8 +91,8 @@ def convert(examples, path, tokenizer, max_seq_length, task):
 
 
 def _log(path, example, tokens, task):
-    label = task.labels[example.label] if task.labels and example.label is not None else example.label
-    logger.info("%s:%d, label %s: %s", path, example.line, label, " ".join(tokens))
+    label = "no label" if example.label is None else task.labels[example.label] if task.labels else example.label
+    logger.info("%s:%d (%s): %s", path, example.line, label, " ".join(tokens))
 
 
 def make_batch(features, numbers, sizes):

@@ -1,0 +1,263 @@
+"""What the flags of run_classifier.py set in motion: checks of all that is read, training, evaluation, prediction."""
+
+import dataclasses
+import fractions
+import functools
+import logging
+import math
+import os
+
+from bert_tf import batching, checkpoint, files, model_dir, modeling, run_dir, tokenization
+from bert_tf.classification import answers, examples, features, scores, tasks
+from bert_tf.classification.objective import build_objective
+from bert_tf.cli import training
+from bert_tf.errors import UserError
+
+logger = logging.getLogger("bert_tf")
+
+MAX_SEQ_LENGTH = 128
+TEST_RESULTS = "test_results{}.tsv"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What is decided before any data is read: the task, the model's files, how text becomes ids.
+
+    `prefixes` are the newest checkpoint in --output_dir and --init_checkpoint, as far as there are such.
+    """
+
+    prefixes: list
+    task: tasks.Task
+    language: str | None
+    config: modeling.BertConfig
+    vocab_file: str
+    tokenizer: tokenization.FullTokenizer
+    max_seq_length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long training is: steps, those of warm-up, and the examples that they take in all."""
+
+    num_train_steps: int
+    num_warmup_steps: int
+    num_examples: int
+
+
+def run(values):
+    """Checks all that can be checked, then trains, evaluates and predicts as asked."""
+    runtime = training.make_runtime(values)
+    start_from = None if values.init_checkpoint is None else checkpoint.find(values.init_checkpoint)
+    setup = prepare(values, start_from)
+    values.max_seq_length = setup.max_seq_length  # for the parts that all scripts share
+    wanted = {"train": values.do_train, "dev": values.do_eval or values.do_train and values.eval_every_steps,
+              "test": values.do_predict}
+    data = {kind: read_data(values, setup, kind) for kind in wanted if wanted[kind]}
+    if values.do_train:
+        rows = data["train"]["train"]
+        plan = make_plan(values, len(rows))
+        feed = training_feed(values, runtime, rows, plan)
+        start = training.find_start(values, runtime, feed, start_from, fingerprint(values, setup, rows))
+    with runtime.start().scope():
+        model = modeling.BertForClassification(setup.config, setup.task.num_classes, dtype=runtime.policy)
+        objective = build_objective(setup.task)
+        predict = answers.build_predict(model, objective, runtime, training.make_sizes(values, runtime))
+        evaluate = functools.partial(measure, values, setup.task, objective, predict, data.get("dev"))
+        if values.do_train:
+            state = training.prepare(values, runtime, model, start, plan.num_train_steps, plan.num_warmup_steps)
+            step = train(values, runtime, setup, plan, state, objective, feed, evaluate)
+        else:
+            step = restore(values, model, setup.prefixes[0])
+        if values.do_eval:
+            write_metrics(values, runtime, step, evaluate())
+        if values.do_predict:
+            write_predictions(values, runtime, predict, data["test"])
+
+
+def prepare(values, start_from):
+    """The `Setup` of the flags and of the folders of the newest checkpoint in --output_dir and --init_checkpoint."""
+    begins = values.do_train and values.overwrite_output_dir
+    newest = None if begins else checkpoint.latest(values.output_dir)
+    prefixes = [prefix for prefix in (newest, start_from) if prefix]
+    if not prefixes and not values.do_train:
+        raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint is "
+                        "given")
+    infos = [(prefix, model_dir.read_info(prefix)) for prefix in prefixes]
+    prefix, info = next((row for row in infos if row[1]), (prefixes[0] if prefixes else None, {}))
+    task = find_task(values, info, prefix)
+    config_file = find_file(values, prefixes, model_dir.CONFIG, "bert_config_file")
+    config = modeling.BertConfig.from_json_file(config_file)
+    vocab_file = find_file(values, prefixes, model_dir.VOCAB, "vocab_file")
+    tokenizer = model_dir.load_tokenizer(vocab_file, config, prefix, values.do_lower_case, values.allow_case_mismatch)
+    return Setup(prefixes, task, find_language(values, task), config, vocab_file, tokenizer,
+                 find_length(values, task, info, prefix, config))
+
+
+def find_task(values, info, prefix):
+    """The task of --task_name, else of the model's folder; `UserError` where the folder's labels are others.
+
+    Training may turn a model to another task; evaluating and predicting may not, unless the labels are the same.
+    """
+    known = "labels" in info and "task" in info
+    if values.task_name is None and not known:
+        raise UserError("--task_name is missing: it says which task's files --data_dir holds")
+    task = tasks.find(info["task"] if values.task_name is None else values.task_name)
+    if known and not values.do_train:
+        if info["labels"] != list(task.labels):
+            raise UserError(f"--task_name={task.name}, but {prefix} was trained on {info['task']}, whose labels are "
+                            f"{info['labels'] or 'scores'}, not {list(task.labels) or 'scores'}")
+        if info["task"] != task.name:
+            logger.warning("%s was trained on %s, not on %s", prefix, info["task"], task.name)
+    return task
+
+
+def find_language(values, task):
+    """The language of --language, else the task's usual one; `UserError` for a task that has but one."""
+    if values.language and not task.language:
+        raise UserError(f"--language={values.language}: {task.name} is in one language")
+    return values.language or task.language
+
+
+def find_file(values, prefixes, name, flag):
+    """The path that a flag gives, else of the file `name` beside the first checkpoint that has one."""
+    given = values[flag].value
+    for path in [given] if given else [os.path.join(os.path.dirname(prefix), name) for prefix in prefixes]:
+        if files.exists(path):
+            return path
+    raise UserError(f"--{flag}={given}: no such file" if given else f"--{flag} is missing, and no {name} lies beside "
+                    f"{' or '.join(prefixes) or 'a checkpoint'}")
+
+
+def find_length(values, task, info, prefix, config):
+    """The sequence length of --max_seq_length, else of the classifier's folder, else the original's."""
+    noted = info.get("max_seq_length") if "labels" in info else None
+    given = values.max_seq_length
+    if None not in (given, noted) and given != noted and not values.do_train:
+        raise UserError(f"--max_seq_length={given}, but {prefix} was trained with {noted}; leave the flag out")
+    length = next((choice for choice in (given, noted) if choice is not None), MAX_SEQ_LENGTH)
+    if not features.MIN_SEQ_LENGTH <= length <= config.max_position_embeddings:
+        raise UserError(f"--max_seq_length={length} must lie between {features.MIN_SEQ_LENGTH} and the model's "
+                        f"{config.max_position_embeddings} positions (max_position_embeddings in its config)")
+    return length
+
+
+def read_data(values, setup, kind):
+    """The features of a kind of split ("dev": dev and, where its file is there, dev_mismatched) by its name."""
+    def find(split):
+        return examples.find_table(setup.task, split, values.data_dir, setup.language)
+
+    first, *others = setup.task.splits_of(kind) or [kind]
+    tables = {first: find(first)}
+    for split in others:
+        try:
+            tables[split] = find(split)
+        except UserError as error:
+            logger.info("%s; it is left out", error)
+    made = {}
+    for split, (path, table) in tables.items():
+        rows = examples.read(path, table, setup.task, setup.language)
+        made[split] = features.convert(rows, path, setup.tokenizer, setup.max_seq_length, setup.task)
+        if setup.config.type_vocab_size < 2 and (made[split].first_lengths < made[split].lengths).any():
+            raise UserError(f"{path} holds pairs of texts, the model has one segment (type_vocab_size in its config)")
+    return made
+
+
+def make_plan(values, num_examples):
+    """The `Plan` of training on `num_examples` for --num_train_epochs."""
+    batch_size = values.train_batch_size
+    if values.original_steps:
+        steps = int(num_examples / batch_size * values.num_train_epochs)
+        total = steps * batch_size
+    else:
+        # As the flag is written: a tenth of 30 examples is 3, which in floating point is a little more.
+        total = math.ceil(num_examples * fractions.Fraction(str(values.num_train_epochs)))
+        steps = math.ceil(total / batch_size)
+    if not steps:
+        raise UserError(f"--num_train_epochs={values.num_train_epochs} of {num_examples} examples do not fill a batch "
+                        f"of {batch_size}, so that --original_steps makes no step")
+    return Plan(steps, int(steps * values.warmup_proportion), total)
+
+
+def training_feed(values, runtime, rows, plan):
+    """The batches of training: all examples in an order that seed and epoch decide, the last batch short."""
+    sizes = training.make_sizes(values, runtime)
+
+    def order(start):
+        return batching.training_order(len(rows), values.train_batch_size, values.seed, start, end=plan.num_examples)
+
+    return training.training_feed(values, runtime, order, lambda numbers: features.make_batch(rows, numbers, sizes),
+                                  rows.where)
+
+
+def fingerprint(values, setup, rows):
+    """All that decides the trajectory of a run, besides what is so for every script."""
+    names = ("num_train_epochs", "warmup_proportion", "original_steps")
+    return {"script": "run_classifier", "task": setup.task.name, "examples": rows.digest,
+            "config": setup.config.to_dict(), **{name: values[name].value for name in names}}
+
+
+def train(values, runtime, setup, plan, state, objective, feed, evaluate):
+    """Trains for the plan's steps -> the last step."""
+    if state.step >= plan.num_train_steps:
+        logger.info("complete at step %d", state.step)
+        return state.step
+    logger.info("%d steps, %d of warm-up, over %d examples", plan.num_train_steps, plan.num_warmup_steps,
+                plan.num_examples)
+    if runtime.is_chief:
+        write_model_dir(values, setup)
+    training.run(values, runtime, state, objective, feed, plan.num_train_steps, evaluate)
+    return state.step
+
+
+def write_model_dir(values, setup):
+    """Makes --output_dir a classifier of its own; predictions of an earlier run do not stay beside it."""
+    for split in setup.task.splits_of("test"):
+        files.remove(results_path(values, split))
+    tokenizer = setup.tokenizer
+    info = {"task": setup.task.name, "labels": list(setup.task.labels), "max_seq_length": setup.max_seq_length,
+            "do_lower_case": tokenizer.do_lower_case, "strip_accents": tokenizer.basic_tokenizer.strip_accents}
+    model_dir.write(values.output_dir, setup.config, info, setup.vocab_file)
+
+
+def restore(values, model, prefix):
+    """Gives the model the weights of a checkpoint -> its step; `UserError` for a head that was never trained."""
+    report = checkpoint.restore(model, prefix, values.allow_missing)
+    logger.info("%s", report.summary())
+    untrained = report.missing + report.misshapen
+    if untrained and not values.allow_missing:
+        raise UserError(f"{prefix}: a classifier that was never trained cannot be evaluated: "
+                        f"{checkpoint.shorten(untrained)} (--allow_missing goes on regardless)")
+    return report.global_step or 0
+
+
+def measure(values, task, objective, predict, dev):
+    """The metrics of all development sets by name; those of dev_mismatched end in `_mismatched`."""
+    metrics = {}
+    for split, rows in dev.items():
+        logits = predict(rows, values.eval_batch_size)
+        found = scores.evaluate(task, objective, logits, rows.label_ids, values.eval_batch_size)
+        metrics |= {name + split.removeprefix("dev"): value for name, value in found.items()}
+    return metrics
+
+
+def write_metrics(values, runtime, step, metrics):
+    """Writes `eval_results.txt`."""
+    if runtime.is_chief:
+        files.make_folder(values.output_dir)
+        logger.info("evaluation at step %d:", step)
+        run_dir.write_results(values.output_dir, {"global_step": step, **metrics})
+
+
+def write_predictions(values, runtime, predict, test):
+    """Writes `test_results.tsv` and the like: a line of probabilities, or a score, for each example."""
+    for split, rows in test.items():
+        answered = answers.probabilities(predict(rows, values.predict_batch_size))
+        if runtime.is_chief:
+            files.make_folder(values.output_dir)
+            answers.write_test_results(results_path(values, split), answered)
+            logger.info("%s: %d predictions", results_path(values, split), len(answered))
+
+
+def results_path(values, split):
+    """Where the predictions of a test split go."""
+    return os.path.join(values.output_dir, TEST_RESULTS.format(split.removeprefix("test")))

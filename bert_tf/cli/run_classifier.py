@@ -1,0 +1,78 @@
+"""Fine-tunes BERT to classify texts or pairs of texts, evaluates it, and predicts.
+
+Trains on a task's files in --data_dir and writes checkpoints in the original's format to --output_dir, which is then a
+model of its own: for evaluating and predicting it needs no other flag than --data_dir. The same command again goes on
+where it stopped, or says that it is complete.
+"""
+
+from absl import flags
+
+from bert_tf import files
+from bert_tf.classification import tasks
+from bert_tf.cli import app, common
+from bert_tf.errors import UserError
+
+FLAGS = (
+    ("string", "data_dir", None, "The folder with the task's files, such as train.tsv and dev.tsv."),
+    ("string", "task_name", None, f"The task: {', '.join(task.name for task in tasks.TASKS.values())} (default: what "
+     "the model's folder was trained on)."),
+    ("string", "language", None, "The language of XNLI (default: zh) and PAWS-X (default: en)."),
+    ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside the "
+     "checkpoint)."),
+    ("string", "vocab_file", None, "vocab.txt, a piece a line (default: the one beside the checkpoint)."),
+    ("string", "output_dir", None, "The folder for checkpoints and results."),
+    ("string", "init_checkpoint", None, "The checkpoint to start from: usually a pretrained BERT model."),
+    ("bool", "do_lower_case", None, "Lower-case the text: for uncased models (default: as the model's folder says, "
+     "else yes)."),
+    ("integer", "max_seq_length", None, "Tokens of an example, [CLS] and [SEP] included; longer ones are cut "
+     "(default: as the model's folder says if it is a classifier, else 128)."),
+    ("bool", "do_train", False, "Whether to train."),
+    ("bool", "do_eval", False, "Whether to evaluate on the development set."),
+    ("bool", "do_predict", False, "Whether to predict the test set."),
+    ("integer", "train_batch_size", 32, "Examples in a training step."),
+    ("integer", "eval_batch_size", 8, "Examples in an evaluation batch."),
+    ("integer", "predict_batch_size", 8, "Examples in a prediction batch."),
+    ("float", "learning_rate", 5e-5, "The rate that warm-up rises to."),
+    ("float", "num_train_epochs", 3.0, "How often training goes through the data."),
+    ("float", "warmup_proportion", 0.1, "The part of all steps over which the rate rises from 0."),
+    ("bool", "original_steps", False, "Count steps as the original does, rounded down, without the short last batch."),
+    ("bool", "allow_missing", False, "Accept a checkpoint that lacks variables of the model."),
+    ("bool", "allow_case_mismatch", False, "Accept a --do_lower_case that does not fit the model or its vocabulary."),
+)
+
+
+def main(argv=None):
+    """Runs the script and returns its exit status."""
+    return app.main(define_flags, run, argv, __doc__)
+
+
+def define_flags(values):
+    """The original's flags with its defaults, and the ones that all training scripts share."""
+    common.define(values, FLAGS, common.RUNTIME, common.STEP, common.FOLDER, common.OBSOLETE)
+    flags.mark_flags_as_required(["data_dir", "output_dir"], flag_values=values)
+
+
+def run(values):
+    """Checks the flags by themselves, then, with TensorFlow, does what they ask for."""
+    check_flags(values)
+    common.note_obsolete(values)
+    files.check_folder(values.output_dir, "output_dir")
+    app.keep_freed_memory()
+    app.load_tensorflow()
+    from bert_tf.cli import classification
+
+    classification.run(values)
+
+
+def check_flags(values):
+    """`UserError` for flags that contradict themselves or each other; nothing is read for it."""
+    if not (values.do_train or values.do_eval or values.do_predict):
+        raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
+    if values.task_name is not None:
+        tasks.find(values.task_name)
+    common.check_training_flags(values)
+    common.require_at_least(values, 1, "predict_batch_size")
+    if not 0.0 < values.num_train_epochs < float("inf"):
+        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be a number above 0")
+    if not 0.0 <= values.warmup_proportion <= 1.0:
+        raise UserError(f"--warmup_proportion={values.warmup_proportion} must be from 0 to 1")
