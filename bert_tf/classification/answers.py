@@ -23,7 +23,7 @@ def build_predict(model, objective, runtime, sizes):
     def compute(batch):
         return objective.forward(model, batch)["logits"]
 
-    @tf.function(reduce_retracing=True)
+    @tf.function
     def compute_all(parts):
         logits = strategy.run(compute, (per_replica(strategy, [batch for (batch,) in parts]),))
         return strategy.experimental_local_results(logits)
@@ -34,11 +34,13 @@ def build_predict(model, objective, runtime, sizes):
                              lambda numbers: {**make_batch(features, numbers, sizes), "example_numbers": numbers},
                              features.where, batching.Split(replicas=replicas, local=replicas),
                              rows=-(-batch_size // replicas) if sizes.static else None)
+        dataset = feed.dataset()
+        compute_any = compute_all.get_concrete_function(dataset.element_spec[0])  # traced once, whatever the shapes
         logits = np.zeros([len(features), model.num_classes], np.float32)
-        for parts, is_real in feed.dataset():
+        for parts, is_real in dataset:
             if not is_real:
                 return logits
-            for (batch,), values in zip(parts, compute_all(parts)):
+            for (batch,), values in zip(parts, compute_any(parts)):
                 logits[batch["example_numbers"]] = values
 
     return predict

@@ -90,7 +90,7 @@ def prepare(values, start_from):
     vocab_file = find_file(values, prefixes, model_dir.VOCAB, "vocab_file")
     tokenizer = model_dir.load_tokenizer(vocab_file, config, prefix, values.do_lower_case, values.allow_case_mismatch)
     return Setup(prefixes, task, find_language(values, task), config, vocab_file, tokenizer,
-                 find_length(values, task, info, prefix, config))
+                 find_length(values, info, prefix, config))
 
 
 def find_task(values, info, prefix):
@@ -128,7 +128,7 @@ def find_file(values, prefixes, name, flag):
                     f"{' or '.join(prefixes) or 'a checkpoint'}")
 
 
-def find_length(values, task, info, prefix, config):
+def find_length(values, info, prefix, config):
     """The sequence length of --max_seq_length, else of the classifier's folder, else the original's."""
     noted = info.get("max_seq_length") if "labels" in info else None
     given = values.max_seq_length

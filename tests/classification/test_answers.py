@@ -7,27 +7,19 @@ from bert_tf.classification.objective import build_objective
 from bert_tf.runtime import Runtime
 
 
-@pytest.fixture(scope="module")
-def predict(shared):
-    """`predict(batch_size, xla)` -> the logits of the recorded checkpoint for the recorded test set."""
-    tiny, task = shared("goldens/tiny_ckpt"), tasks.find("MRPC")
-    model = modeling.BertForClassification(modeling.BertConfig.from_json_file(tiny / "bert_config.json"), 2)
-    checkpoint.restore(model, shared("goldens/e2e/mrpc"))
+@pytest.mark.parametrize("batch_size, settings", [
+    (8, {}), (5, {}), (100, {}), (8, {"xla": True}), (3, {"strategy": "mirrored", "virtual_devices": 2})])
+def test_recorded_predictions_in_the_order_of_the_file_whatever_the_batches(shared, batch_size, settings):
+    tiny, task, runtime = shared("goldens/tiny_ckpt"), tasks.find("MRPC"), Runtime(**settings)
     path, table = examples.find_table(task, "test", shared("goldens/glue_data/MRPC"))
-    made = features.convert(examples.read(path, table, task), path, tokenization.FullTokenizer(tiny / "vocab.txt"), 64,
-                            task)
-
-    def run(batch_size, xla=False):
-        runtime = Runtime(xla=xla)
-        return answers.build_predict(model, build_objective(task), runtime, batching.Sizes(64, xla))(made, batch_size)
-
-    return run
-
-
-@pytest.mark.parametrize("batch_size, xla", [(8, False), (5, False), (100, False), (8, True)])
-def test_recorded_predictions_in_the_order_of_the_file_whatever_the_batches(shared, predict, batch_size, xla):
+    tokenizer = tokenization.FullTokenizer(tiny / "vocab.txt")
+    made = features.convert(examples.read(path, table, task), path, tokenizer, 64, task)
+    with runtime.start().scope():
+        model = modeling.BertForClassification(modeling.BertConfig.from_json_file(tiny / "bert_config.json"), 2)
+        checkpoint.restore(model, shared("goldens/e2e/mrpc"))
+        predict = answers.build_predict(model, build_objective(task), runtime, batching.Sizes(64, runtime.xla))
+        found = answers.probabilities(predict(made, batch_size))
     recorded = np.loadtxt(shared("goldens/e2e/mrpc/test_results.tsv"), np.float32, delimiter="\t")
-    found = answers.probabilities(predict(batch_size, xla))
     np.testing.assert_allclose(found, recorded, rtol=0, atol=1e-5)
 
 
