@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.errors import UserError
-from bert_tf.names import variable_name
+from bert_tf.names import AVERAGE, variable_name
 
 STATE_FILE = "checkpoint"
 # What training keeps beside the weights, so that it can resume; other readers ignore it.
-STATE_SUFFIXES = ("/adam_m", "/adam_v", "/lora_base", "/lora_a", "/lora_b", "/ExponentialMovingAverage")
+STATE_SUFFIXES = ("/adam_m", "/adam_v", "/lora_base", "/lora_a", "/lora_b", f"/{AVERAGE}")
 STATE_PREFIX = "run/"
 GLOBAL_STEP = "global_step"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -237,9 +237,11 @@ def digest(prefix):
     return files.sha256(f"{prefix}.index")
 
 
-def restore(model, path, allow_missing=False):
+def restore(model, path, allow_missing=False, averaged=False):
     """Gives a model's variables the values of the checkpoint that `path` means, and says what it did (`Report`).
 
+    `model` may be a dictionary of names and variables. With `averaged` a weight gets its moving average, if the
+    checkpoint has one; a checkpoint that has none at all is then a `UserError`.
     Every variable under `bert/` must be there in its shape, else `UserError` before anything is assigned, unless
     `allow_missing`. Heads may be missing or misshapen: they keep their initial values and are reported, as are
     variables that only the file has. A checkpoint that shares nothing with the model is always refused, as is one
@@ -249,13 +251,16 @@ def restore(model, path, allow_missing=False):
     """
     prefix = find(path)
     entries = list_variables(prefix)
-    variables = _variables_by_name(model)
+    variables = model if isinstance(model, dict) else _variables_by_name(model)
+    averages = {name: f"{name}/{AVERAGE}" for name in variables if averaged and f"{name}/{AVERAGE}" in entries}
+    if averaged and not averages:
+        raise UserError(f"{prefix}: holds no moving averages of the weights; leave --use_ema out")
     report = _compare(prefix, entries, variables)
     _refuse(report, entries, allow_missing)
     report.global_step = _read_step(prefix, entries)
     broken = []
     for name in report.restored:
-        value = _read_tensor(prefix, name, entries[name].dtype)
+        value = _read_tensor(prefix, averages.get(name, name), entries[name].dtype)
         if tf.reduce_all(tf.math.is_finite(value)):
             variables[name].assign(tf.cast(value, variables[name].dtype))
         else:
@@ -414,9 +419,10 @@ def _quoted(name):
     return name.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def prune(folder, keep):
+def prune(folder, keep, every=0, kept=()):
     """Deletes all but the newest `keep` numbered checkpoints of a folder (0 keeps all) and rewrites `checkpoint`.
 
+    Those whose number is a multiple of `every`, if that is not 0, and the prefixes `kept` stay and are not counted.
     The newest is the one that `checkpoint` names, and it is never deleted; checkpoints of another name than its
     (`bert_model.ckpt` beside `model.ckpt-9`) neither. Returns the deleted prefixes.
     """
@@ -425,9 +431,12 @@ def prune(folder, keep):
         return []
     stem = _NUMBER.sub("", newest)
     run = [prefix for prefix in list_prefixes(folder) if _NUMBER.search(prefix) and _NUMBER.sub("", prefix) == stem]
-    older = [prefix for prefix in run if prefix != newest]
+    others = [prefix for prefix in run if prefix != newest]
+    names = {os.path.basename(prefix) for prefix in kept}
+    older = [prefix for prefix in others if not (every and _number(prefix) % every == 0)
+             and os.path.basename(prefix) not in names]
     gone = older[: max(0, len(older) - (keep - 1))] if keep > 0 else []
-    update_state(folder, newest, [prefix for prefix in older if prefix not in gone])
+    update_state(folder, newest, [prefix for prefix in others if prefix not in gone])
     for prefix in gone:
         delete(prefix)
     return gone

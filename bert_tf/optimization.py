@@ -130,6 +130,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             for average, variable in zip(self._slots[AVERAGE], self._trainable_variables):
                 average.assign(variable)
 
+    def averages(self):
+        """The moving averages of the variables, in their order; [] where none are kept."""
+        return self._slots.get(AVERAGE, [])
+
     def _is_excluded(self, name):
         return any(re.search(pattern, name) for pattern in self.exclude_from_weight_decay)
 

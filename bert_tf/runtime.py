@@ -126,8 +126,12 @@ class Runtime:
     def _build_strategy(self):
         if self.kind == "one":
             return tf.distribute.get_strategy()
+        if self.kind == "mirrored" and self.virtual_devices:
+            # Plain additions: TensorFlow's usual collective operations were seen to wait for ever on virtual devices.
+            return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(self.virtual_devices)],
+                                                  cross_device_ops=tf.distribute.ReductionToOneDevice())
         if self.kind == "mirrored":
-            return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(self.virtual_devices)] or None)
+            return tf.distribute.MirroredStrategy()
         if self.kind == "tpu":
             return self._connect_tpu()
         logger.info("worker %d of %s: waiting for the others", self.cluster.index, ", ".join(self.cluster.workers))

@@ -27,6 +27,7 @@ def main(define_flags, run, argv=None, description="", positional=False):
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("tensorflow").setLevel(logging.WARNING)
     argv = list(sys.argv if argv is None else argv)
     try:
         values, arguments = parse(define_flags, argv, description)

@@ -65,7 +65,10 @@ def run(values):
         evaluate = functools.partial(measure, values, setup.task, objective, predict, data.get("dev"))
         if values.do_train:
             state = training.prepare(values, runtime, model, start, plan.num_train_steps, plan.num_warmup_steps)
-            step = train(values, runtime, setup, plan, state, objective, feed, evaluate)
+            logger.info("%d steps, %d of warm-up, over %d examples", plan.num_train_steps, plan.num_warmup_steps,
+                        plan.num_examples)
+            step = training.run(values, runtime, state, objective, feed, plan.num_train_steps, evaluate,
+                                functools.partial(write_model_dir, values, setup))
         else:
             step = restore(values, model, setup.prefixes[0])
         if values.do_eval:
@@ -196,19 +199,6 @@ def fingerprint(values, setup, rows):
             "config": setup.config.to_dict(), **{name: values[name].value for name in names}}
 
 
-def train(values, runtime, setup, plan, state, objective, feed, evaluate):
-    """Trains for the plan's steps -> the last step."""
-    if state.step >= plan.num_train_steps:
-        logger.info("complete at step %d", state.step)
-        return state.step
-    logger.info("%d steps, %d of warm-up, over %d examples", plan.num_train_steps, plan.num_warmup_steps,
-                plan.num_examples)
-    if runtime.is_chief:
-        write_model_dir(values, setup)
-    training.run(values, runtime, state, objective, feed, plan.num_train_steps, evaluate)
-    return state.step
-
-
 def write_model_dir(values, setup):
     """Makes --output_dir a classifier of its own; predictions of an earlier run do not stay beside it."""
     for split in setup.task.splits_of("test"):
@@ -221,7 +211,7 @@ def write_model_dir(values, setup):
 
 def restore(values, model, prefix):
     """Gives the model the weights of a checkpoint -> its step; `UserError` for a head that was never trained."""
-    report = checkpoint.restore(model, prefix, values.allow_missing)
+    report = checkpoint.restore(model, prefix, values.allow_missing, values.use_ema)
     logger.info("%s", report.summary())
     untrained = report.missing + report.misshapen
     if untrained and not values.allow_missing:

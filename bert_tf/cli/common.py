@@ -37,6 +37,7 @@ STEP = (
     ("float", "clip_norm", 1.0, "Gradients are scaled down to this global norm; 0: never."),
     ("bool", "recompute", False, "Recompute each layer's activations in the backward pass: less memory, more time."),
     ("float", "ema_decay", None, "Keep a moving average of the weights with this decay beside them."),
+    ("bool", "use_ema", False, "Evaluate and predict with the moving averages in place of the weights."),
     ("string", "freeze", None, "Variables whose name matches this regular expression are not trained."),
     ("integer", "lora_rank", None, "Train low-rank additions to the attention projections, and the heads, only."),
     ("string", "lora_train", None, "With --lora_rank: train the variables that match this regular expression too."),
@@ -108,6 +109,8 @@ def check_training_flags(values):
         raise UserError("--resume and --overwrite_output_dir contradict each other; give one of them")
     if values.gradient_accumulation_steps and values.device_batch_size:
         raise UserError("--gradient_accumulation_steps and --device_batch_size say the same in two ways; give one")
+    if values.use_ema and values.do_train and not values.ema_decay:
+        raise UserError("--use_ema has no meaning for a training without --ema_decay")
     for needed, flag in (("eval_every_steps", "early_stopping_patience"), ("lora_rank", "lora_train")):
         if values[flag].value and not values[needed].value:
             raise UserError(f"--{flag} has no meaning without --{needed}")

@@ -46,7 +46,8 @@ def run(values):
         step = None
         if values.do_train:
             state = training.prepare(values, runtime, model, start, values.num_train_steps, values.num_warmup_steps)
-            step = train(values, runtime, state, feed, evaluate_records, sidecar, vocab_file)
+            step = training.run(values, runtime, state, objective, feed, values.num_train_steps, evaluate_records,
+                                functools.partial(write_model_dir, values, config, sidecar, vocab_file))
         if values.do_eval:
             results(values, runtime, model, evaluate_records, start_from, step)
 
@@ -132,17 +133,6 @@ def evaluation_feed(values, runtime, record_files):
         lambda numbers: reading.make_batch(record_files, numbers, sizes), record_files.where)
 
 
-def train(values, runtime, state, feed, evaluate, sidecar, vocab_file):
-    """Trains to --num_train_steps -> the last step."""
-    if state.step >= values.num_train_steps:
-        logger.info("complete at step %d", state.step)
-        return state.step
-    if runtime.is_chief:
-        write_model_dir(values, state.model.config, sidecar, vocab_file)
-    training.run(values, runtime, state, objective, feed, values.num_train_steps, evaluate)
-    return state.step
-
-
 def fingerprint(values, config, record_files):
     """All that decides the trajectory of a run, besides what is so for every script."""
     names = ("num_train_steps", "num_warmup_steps", "max_predictions_per_seq", "shuffle_buffer")
@@ -167,7 +157,7 @@ def results(values, runtime, model, evaluate, start_from, step):
         if prefix is None:
             raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint "
                             "is given")
-        report = checkpoint.restore(model, prefix, values.allow_missing)
+        report = checkpoint.restore(model, prefix, values.allow_missing, values.use_ema)
         logger.info("%s", report.summary())
         untrained = report.missing + report.misshapen
         if untrained and not values.allow_missing:

@@ -58,7 +58,7 @@ def run(values):
     common.note_obsolete(values)
     files.check_folder(values.output_dir, "output_dir")
     app.keep_freed_memory()
-    app.load_tensorflow()
+    app.load_tensorflow(values.virtual_devices)
     from bert_tf.cli import classification
 
     classification.run(values)

@@ -102,21 +102,43 @@ def prepare(values, runtime, model, start, num_train_steps, num_warmup_steps):
     return state
 
 
-def run(values, runtime, state, objective, feed, num_train_steps, evaluate=None):
-    """Trains a prepared state to its end; `evaluate()` gives the metrics that --eval_every_steps looks at."""
-    describe(state)
-    schedule = loop.Schedule(
-        values.output_dir, num_train_steps, values.save_checkpoints_steps, values.keep_checkpoint_max,
-        values.keep_checkpoint_every_n_steps, values.iterations_per_loop, values.eval_every_steps,
-        common.profile_steps(values), values.skip_nonfinite, values.clip_norm)
-    selection = None
-    if values.eval_every_steps:
-        selection = Selection(values.output_dir, evaluate, values.best_metric, values.early_stopping_patience,
-                              runtime.is_chief)
-    saved = loop.train(state, objective, feed, runtime, schedule, callbacks(values, runtime), selection)
-    logger.info("trained to step %d: %s", state.step, saved)
-    if selection and selection.best_step is not None:
-        logger.info("the best %s was at step %d", values.best_metric, selection.best_step)
+def run(values, runtime, state, objective, feed, num_train_steps, evaluate, write_model_dir):
+    """Trains a prepared state to its end, if it is not there, and returns the last step.
+
+    `evaluate()` gives the metrics that --eval_every_steps looks at; `write_model_dir()` makes --output_dir a model.
+    """
+    if state.step >= num_train_steps:
+        logger.info("complete at step %d", state.step)
+    else:
+        if runtime.is_chief:
+            write_model_dir()
+        describe(state)
+        selection = make_selection(values, runtime, state, evaluate) if values.eval_every_steps else None
+        schedule = loop.Schedule(
+            values.output_dir, num_train_steps, values.save_checkpoints_steps, values.keep_checkpoint_max,
+            values.keep_checkpoint_every_n_steps, values.iterations_per_loop, values.eval_every_steps,
+            common.profile_steps(values), values.skip_nonfinite, values.clip_norm)
+        saved = loop.train(state, objective, feed, runtime, schedule, callbacks(values, runtime), selection)
+        logger.info("trained to step %d: %s", state.step, saved)
+        if selection and selection.best_step is not None:
+            logger.info("the best %s was at step %d", values.best_metric, selection.best_step)
+    if values.use_ema:
+        state.use_averages()
+    return state.step
+
+
+def make_selection(values, runtime, state, evaluate):
+    """What evaluates while training, the averages in place of the weights if the flags say so."""
+    def evaluate_now():
+        if not values.use_ema:
+            return evaluate()
+        weights = state.use_averages()
+        metrics = evaluate()
+        state.assign(weights)
+        return metrics
+
+    return Selection(values.output_dir, evaluate_now, values.best_metric, values.early_stopping_patience,
+                     runtime.is_chief)
 
 
 def describe(state):

@@ -21,7 +21,7 @@ def build_evaluation(model, objective, runtime):
         parts = (objective.sums(outputs, batch), objective.accuracy_sums(outputs, batch), objective.weights(batch))
         return tf.stack([[part[name] for name in names] for part in parts])
 
-    @tf.function(reduce_retracing=True)
+    @tf.function
     def measure_all(parts, is_real):
         def of_replica(micro_batches, is_real):
             return all_reduce([tf.add_n([measure(batch) for batch in micro_batches]), tf.cast(is_real, tf.float32)])
@@ -32,8 +32,10 @@ def build_evaluation(model, objective, runtime):
     def evaluate(feed):
         epsilons = np.array(list(objective.EPSILON.values()), np.float64)
         totals, batch_losses = np.zeros([3, len(names)]), []
-        for parts, is_real in feed.dataset():
-            measured, real = measure_all(parts, is_real)
+        dataset = feed.dataset()
+        measure_any = measure_all.get_concrete_function(*dataset.element_spec)  # traced once, whatever the shapes
+        for parts, is_real in dataset:
+            measured, real = measure_any(parts, is_real)
             if real < strategy.num_replicas_in_sync:
                 break
             sums, right, weights = measured.numpy().astype(np.float64)
