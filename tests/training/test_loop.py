@@ -14,6 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.pretraining import objective
 from bert_tf.runtime import Runtime
 from bert_tf.training import journal, loop, state
+from bert_tf.training.selection import Selection
 from bert_tf.training.step import build_train_loop
 
 SMALL = dict(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
@@ -58,7 +59,7 @@ class Trainer:
         if newest:
             self.state.resume(newest, BATCH)
 
-    def run(self, folder, steps=STEPS, callbacks=(), bad=None, **schedule):
+    def run(self, folder, steps=STEPS, callbacks=(), bad=None, selection=None, **schedule):
         os.makedirs(folder, exist_ok=True)
         self.begin(folder)
         sizes = batching.Sizes(16, False)
@@ -71,10 +72,11 @@ class Trainer:
             batch = {name: array[numbers] for name, array in self.records.items()}
             return batching.unpad(batch, sizes, batch["masked_lm_positions"])
 
-        feed = batching.Feed(lambda: batching.training_order(RECORDS, BATCH, 1, self.state.examples_seen), make)
+        feed = batching.Feed(lambda start: batching.training_order(RECORDS, BATCH, 1, start), make,
+                             lambda number: f"records: record {number}")
         settings = {"save_checkpoints_steps": 4, "iterations_per_loop": 1} | schedule
-        return loop.train(self.state, objective, feed, self.runtime,
-                          loop.Schedule(str(folder), steps, BATCH, **settings), [journal.Log(str(folder)), *callbacks])
+        return loop.train(self.state, objective, feed, self.runtime, loop.Schedule(str(folder), steps, **settings),
+                          [journal.Log(str(folder)), *callbacks], selection)
 
 
 @pytest.fixture(scope="module")
@@ -206,20 +208,39 @@ class TestNumbersThatAreNotFinite:
         weights[:] = 1
         place = order.index(order[21])  # first seen in step 1 to 3
         weights[order[21], 0] = np.inf
+        self.number = order[21]
         yield place // BATCH + 1
         weights[:] = 1
 
     @pytest.mark.parametrize("steps", [1, 4])
     def test_the_run_ends_naming_the_step_and_saves_nothing_of_it(self, trainer, tmp_path, poisoned, steps):
-        with pytest.raises(UserError, match=rf"not finite at step {poisoned}; no checkpoint was written"):
+        with pytest.raises(UserError, match=rf"not finite at step {poisoned} \(--skip_nonfinite .*\); no checkpoint "
+                                            rf"was written.*examples: .*record {self.number}\b"):
             trainer.run(tmp_path, iterations_per_loop=steps)
         assert checkpoint.latest(tmp_path) is None
+
+    def test_such_a_step_can_be_left_out(self, trainer, tmp_path, poisoned, caplog):
+        trainer.run(tmp_path, steps=4, skip_nonfinite=True, iterations_per_loop=2)
+        rows = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
+        skipped = [row["step"] for row in rows if row["skipped"]]
+        assert poisoned in skipped and len(skipped) < 4 and trainer.state.step == 4
+        assert f"step {poisoned} skipped" in caplog.text and f"record {self.number}" in caplog.text
+        assert all(np.isfinite(value).all() for value in contents(tmp_path / "model.ckpt-4").values())
+
+    def test_too_many_in_a_row_end_the_run(self, trainer, tmp_path, monkeypatch):
+        monkeypatch.setattr(loop.precision, "MOST_SKIPPED", 3)
+        trainer.records["masked_lm_weights"][:] = np.inf
+        try:
+            with pytest.raises(UserError, match="step 3: the last 3 steps in a row had no finite gradient"):
+                trainer.run(tmp_path, skip_nonfinite=True, iterations_per_loop=2)
+        finally:
+            trainer.records["masked_lm_weights"][:] = 1
 
     def test_the_last_good_checkpoint_is_named(self, trainer, tmp_path):
         def poison(callback):
             trainer.model.weights[0].assign(tf.fill(trainer.model.weights[0].shape, np.nan))
 
-        with pytest.raises(UserError, match=r"not finite at step 7; the last good checkpoint is .*model.ckpt-4;"):
+        with pytest.raises(UserError, match=r"not finite at step 7 .*; the last good checkpoint is .*model.ckpt-4;"):
             trainer.run(tmp_path, callbacks=[At(6, poison)])
         assert checkpoint.latest(tmp_path) == f"{tmp_path}/model.ckpt-4"
 
@@ -228,7 +249,8 @@ class TestNumbersThatAreNotFinite:
         def poison(callback):
             trainer.model.next_sentence.output_bias.assign([np.inf, 0.0])
 
-        with pytest.raises(UserError, match=r"output_bias\) not finite after step 9; the last good .*model.ckpt-8"):
+        with pytest.raises(UserError, match=r"output_bias\) not finite at .*model.ckpt-9, which is not written; the "
+                                            r"last good .*model.ckpt-8"):
             trainer.run(tmp_path, callbacks=[At(STEPS, poison)], save_checkpoints_steps=4)
         assert checkpoint.latest(tmp_path).endswith("model.ckpt-8")
 
@@ -259,8 +281,9 @@ class TestCallbacks:
         assert seen[0] == ("begin", 9, 0, True) and seen[-1] == "end"
         assert [row[0] for row in seen[1:-1]] == list(range(1, 10))
         assert all(row[1] == sorted(["loss", "masked_lm_loss", "next_sentence_loss", "learning_rate", "gradient_norm",
-                                     "examples", "tokens", "steps_per_second", "examples_per_second",
-                                     "tokens_per_second"]) for row in seen[1:-1])
+                                     "loss_scale", "skipped", "examples", "tokens", "rows", "flops",
+                                     "steps_per_second", "examples_per_second", "tokens_per_second", "padding",
+                                     "flops_per_second", "share_of_peak"]) for row in seen[1:-1])
 
     def test_they_can_stop_the_training_which_is_saved(self, trainer, unbroken, tmp_path):
         def stop(callback):
@@ -293,9 +316,34 @@ def test_training_works_where_signals_cannot_be_handled(trainer, unbroken, tmp_p
     assert_equals_unbroken(tmp_path, unbroken)
 
 
+class TestEvaluationWhileTraining:
+    def selection(self, folder, values, **settings):
+        values = iter(values)
+        return Selection(str(folder), lambda: {"accuracy": next(values)}, "accuracy", **settings)
+
+    def test_the_best_checkpoint_stays(self, trainer, unbroken, tmp_path):
+        trainer.run(tmp_path, selection=self.selection(tmp_path, [0.1, 0.9, 0.5, 0.6]), eval_every_steps=2,
+                    save_checkpoints_steps=1, keep_checkpoint_max=2)
+        assert [checkpoint.step_of(prefix) for prefix in checkpoint.list_prefixes(tmp_path)] == [4, 8, 9]
+        assert_equals_unbroken(tmp_path, unbroken)
+
+    def test_no_better_means_the_end(self, trainer, tmp_path):
+        saved = trainer.run(tmp_path, selection=self.selection(tmp_path, [0.3, 0.2, 0.1], patience=2),
+                            eval_every_steps=2)
+        assert saved == f"{tmp_path}/model.ckpt-6" and checkpoint.latest(tmp_path) == saved
+        assert checkpoint.find(f"{tmp_path}/model.ckpt-2")
+
+    def test_a_run_that_goes_on_knows_the_best_so_far(self, trainer, unbroken, tmp_path):
+        trainer.run(tmp_path, steps=4, selection=self.selection(tmp_path, [0.9, 0.2]), eval_every_steps=2)
+        again = self.selection(tmp_path, [0.5, 0.4])
+        trainer.run(tmp_path, selection=again, eval_every_steps=2)
+        assert again.best_step == 2 and [row["step"] for row in again.rows] == [2, 4, 6, 8]
+        assert_equals_unbroken(tmp_path, unbroken)
+
+
 class TestPace:
     def schedule(self, **settings):
-        return loop.Schedule("", **{"num_train_steps": 100, "batch_size": 1, "save_checkpoints_steps": 30} | settings)
+        return loop.Schedule("", **{"num_train_steps": 100, "save_checkpoints_steps": 30} | settings)
 
     def test_calls_end_at_saves_and_at_the_end(self):
         pace, step, calls = loop.Pace(self.schedule(iterations_per_loop=20)), 7, []
@@ -304,6 +352,14 @@ class TestPace:
             step += calls[-1]
             pace.record(calls[-1], 1e-3)
         assert calls == [20, 3, 20, 10, 20, 10, 10]
+
+    def test_calls_end_at_evaluations_and_around_a_profile(self):
+        pace, step, ends = loop.Pace(self.schedule(iterations_per_loop=50, eval_every_steps=25,
+                                                   profile_steps=(12, 13))), 0, []
+        while step < 100:
+            step += pace.steps(step)
+            ends.append(step)
+        assert ends == [11, 13, 25, 30, 50, 60, 75, 90, 100]
 
     def test_calls_grow_to_about_a_second(self):
         pace, step, seconds = loop.Pace(self.schedule(num_train_steps=10**6, save_checkpoints_steps=10**6)), 0, []
