@@ -54,17 +54,12 @@ class TrainingState:
         """
         held = checkpoint.list_variables(prefix)
         weights, slots = adaptation.weights(self.model), self.slots()
-        wanted = {**weights, **slots}
         optional = {name for name in slots if name.endswith(AVERAGE) or name.startswith(checkpoint.STATE_PREFIX)}
-        lacking = [name for name, variable in wanted.items() if name not in optional | set(held)]
-        lacking += [name for name, variable in wanted.items()
-                    if name in held and held[name].shape != tuple(variable.shape)]
-        lacking += [name for name in (checkpoint.GLOBAL_STEP,) if name not in held]
-        if lacking:
-            raise UserError(f"{prefix}: cannot be resumed from with these flags, it lacks "
-                            f"{checkpoint.shorten(lacking)}; give it as --init_checkpoint to start a new run from its "
-                            "weights")
+        needed = {*weights, *slots, checkpoint.GLOBAL_STEP} - optional
+        _refuse(prefix, sorted(needed - set(held)))
         report = checkpoint.restore(weights, prefix)
+        _refuse(prefix, [name for name, _, _ in report.misshapen] + [
+            name for name, slot in slots.items() if name in held and held[name].shape != tuple(slot.shape)])
         for name, value in checkpoint.read(prefix, [name for name in slots if name in held]):
             if not np.isfinite(value).all():
                 raise UserError(f"{prefix}: NaN or infinity in {name}; take an earlier checkpoint of that run")
@@ -88,3 +83,9 @@ class TrainingState:
         """Gives the trained weights, in their order, new values."""
         for variable, value in zip(self.model.trainable_variables, values):
             variable.assign(value)
+
+
+def _refuse(prefix, lacking):
+    if lacking:
+        raise UserError(f"{prefix}: cannot be resumed from with these flags, it lacks {checkpoint.shorten(lacking)}; "
+                        "give it as --init_checkpoint to start a new run from its weights")

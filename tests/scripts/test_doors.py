@@ -63,8 +63,8 @@ def test_missing_flags_are_refused(call, command):
 @pytest.mark.parametrize("command", COMMANDS, ids=identify)
 def test_a_flag_without_its_dashes_is_refused(call, command):
     help_text = call(*command, "--help").stdout
-    required = [name for name in ("input_file", "output_file", "output_dir", "vocab_file", "bert_config_file",
-                                  "init_checkpoint", "output_checkpoint", "train_file", "heldout_file")
+    required = [name for name in ("input_file", "data_dir", "output_file", "output_dir", "vocab_file",
+                                  "bert_config_file", "init_checkpoint", "output_checkpoint", "train_file", "heldout_file")
                 if f"--{name}" in help_text]
     refused(call(*command, *(f"--{name}=none" for name in required), "num_train_steps=5"), "num_train_steps=5")
 

@@ -1,8 +1,11 @@
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from bert_tf import checkpoint, modeling, optimization
+from bert_tf import adaptation, checkpoint, modeling, optimization
 from bert_tf.errors import UserError
+from bert_tf.training.precision import LossScale
 from bert_tf.training.state import TrainingState
 
 SMALL = dict(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
@@ -89,3 +92,83 @@ def test_without_a_place_in_the_data_it_follows_from_the_step(saved, tmp_path):
     other = make_state()
     other.resume(f"{tmp_path}/theirs", batch_size=5)
     assert other.examples_seen == 35
+
+
+def adapted_state(seed, **settings):
+    keras.utils.set_random_seed(seed)
+    model = modeling.BertForPreTraining(modeling.BertConfig(**SMALL))
+    adaptation.add_lora(model, settings.pop("rank", 2))
+    return TrainingState(model, optimization.create_optimizer(1e-2, 10, 2, ema_decay=0.5), LossScale())
+
+
+def updates(state, first, last):
+    """Updates with gradients that depend on the step alone."""
+    for step in range(first, last):
+        rng = np.random.RandomState(step)
+        for variable in state.model.trainable_variables:
+            state.optimizer.update_step(tf.constant(rng.normal(size=variable.shape), tf.float32), variable, 0.01)
+        state.optimizer.iterations.assign_add(1)
+        state.loss_scale.scale.assign(2.0**step)
+
+
+def test_pairs_averages_and_loss_scale_go_on_bit_for_bit(tmp_path):
+    whole = adapted_state(1)
+    updates(whole, 0, 3)
+    checkpoint.write(tmp_path / "model.ckpt-3", whole.tensors())
+    updates(whole, 3, 6)
+    other = adapted_state(2)
+    other.resume(str(tmp_path / "model.ckpt-3"), 4)
+    assert float(other.loss_scale.scale.numpy()) == 4.0
+    updates(other, 3, 6)
+    mine, theirs = values(whole), values(other)
+    assert set(mine) == set(theirs)
+    for name in mine:
+        np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+    kernel = "bert/encoder/layer_0/attention/self/query/kernel"
+    pair = mine[f"{kernel}/lora_a"] @ mine[f"{kernel}/lora_b"]
+    np.testing.assert_allclose(mine[kernel], mine[f"{kernel}/lora_base"] + pair, rtol=0, atol=1e-6)
+    assert not [name for name in mine if name.startswith("bert/embeddings") and "adam" in name]
+
+
+def test_a_run_without_pairs_or_with_others_is_not_gone_on_with(saved, tmp_path):
+    with pytest.raises(UserError, match="lacks .*lora_"):
+        adapted_state(1).resume(saved[1], 4)
+    checkpoint.write(tmp_path / "lora", adapted_state(1).tensors())
+    with pytest.raises(UserError, match="lora_a"):
+        adapted_state(1, rank=3).resume(str(tmp_path / "lora"), 4)
+
+
+def test_averages_begin_with_the_weights_of_a_run_without_them(saved, caplog):
+    state = TrainingState(modeling.BertForPreTraining(modeling.BertConfig(**SMALL)),
+                          optimization.create_optimizer(1e-3, 10, 2, ema_decay=0.9))
+    with caplog.at_level("INFO"):
+        state.resume(saved[1], 4)
+    assert "holds no moving averages" in caplog.text
+    for variable, average in zip(state.model.trainable_variables, state.optimizer.averages()):
+        np.testing.assert_array_equal(variable, average)
+
+
+def test_averages_take_the_place_of_the_weights_and_back(tmp_path):
+    state = adapted_state(1)
+    updates(state, 0, 2)
+    weights = [variable.numpy() for variable in state.model.trainable_variables]
+    averages = [variable.numpy() for variable in state.optimizer.averages()]
+    before = state.use_averages()
+    for variable, average in zip(state.model.trainable_variables, averages):
+        np.testing.assert_array_equal(variable, average)
+    state.assign(before)
+    for variable, weight in zip(state.model.trainable_variables, weights):
+        np.testing.assert_array_equal(variable, weight)
+
+
+def test_a_checkpoint_is_restored_with_its_averages(saved, tmp_path):
+    state = TrainingState(modeling.BertForPreTraining(modeling.BertConfig(**SMALL)),
+                          optimization.create_optimizer(1e-3, 10, 2, ema_decay=0.9))
+    updates_of = state.optimizer.averages()
+    updates_of[0].assign(tf.fill(updates_of[0].shape, 3.0))
+    checkpoint.write(tmp_path / "model.ckpt-1", state.tensors())
+    other = modeling.BertForPreTraining(modeling.BertConfig(**SMALL))
+    checkpoint.restore(other, tmp_path / "model.ckpt-1", averaged=True)
+    assert (other.trainable_variables[0].numpy() == 3.0).all()
+    with pytest.raises(UserError, match="no moving averages"):
+        checkpoint.restore(other, saved[1], averaged=True)
