@@ -10,6 +10,7 @@ P masked positions, Q positions that attend (S, or the few that a head reads), L
 """
 
 import dataclasses
+import functools
 import json
 
 import keras
@@ -213,11 +214,17 @@ class EncoderLayer(ExactLayer):
 
 
 class Encoder(ExactLayer):
-    """The stack of L layers: rows [T, H] -> the rows after each layer, the attention probabilities of each layer."""
+    """The stack of L layers: rows [T, H] -> the rows after each layer, the attention probabilities of each layer.
+
+    `recompute`, set before a program is traced, saves memory for time: between the passes only the rows are kept, and
+    the backward pass computes the activations of a layer again. Probabilities are then None, unless
+    `return_attention`: then nothing is recomputed.
+    """
 
     def __init__(self, config, **kwargs):
         super().__init__(**kwargs)
         self.config = config
+        self.recompute = False
 
     def build(self, input_shape=None):
         self.encoder_layers = [EncoderLayer(self.config, index, dtype=self.dtype_policy)
@@ -225,15 +232,33 @@ class Encoder(ExactLayer):
         for layer in self.encoder_layers:
             layer.build()
 
-    def call(self, rows, layout, positions=None, dropout_key=None):
+    def call(self, rows, layout, positions=None, dropout_key=None, return_attention=False):
         outputs, attention = [], []
         for layer in self.encoder_layers:
             last = layer is self.encoder_layers[-1]
-            rows, probabilities = layer(rows, layout=layout, positions=positions if last else None,
-                                        dropout_key=dropout_key)
+            run = functools.partial(layer, layout=layout, positions=positions if last else None)
+            if self.recompute and not return_attention:
+                rows, probabilities = _recomputed(run, rows, dropout_key), None
+            else:
+                rows, probabilities = run(rows, dropout_key=dropout_key)
             outputs.append(rows)
             attention.append(probabilities)
         return outputs, attention
+
+
+def _recomputed(run, rows, dropout_key):
+    """The rows of `run(rows, dropout_key=...)`, without keeping what is needed for their gradient."""
+
+    @tf.recompute_grad
+    def forward(rows):
+        # The key must depend on the rows, or the masks of all layers are drawn ahead and kept; XLA would leave out a
+        # dependency that it can prove to be none. Where the rows are not numbers the masks do not matter.
+        key = None if dropout_key is None else dropout_key + tf.cast(tf.math.is_nan(rows[0, 0]), tf.int32)
+        return run(rows, dropout_key=key)[0]
+
+    # A gather above gives a sparse gradient, which `recompute_grad` does not take.
+    dense = tf.custom_gradient(lambda rows: (tf.identity(rows), tf.convert_to_tensor))
+    return dense(forward(rows))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -291,7 +316,8 @@ class BertModel(keras.Model):
             token_indices = find_token_indices(input_mask, positions)
         layout = Layout.of(input_mask, token_indices)
         embedded = self._embed(input_ids, token_type_ids, layout, dropout_key)
-        layers, attention = self.encoder(embedded, layout=layout, positions=positions, dropout_key=dropout_key)
+        layers, attention = self.encoder(embedded, layout=layout, positions=positions, dropout_key=dropout_key,
+                                         return_attention=return_attention)
         outputs = self._lay_out(input_mask, layout, embedded, layers, positions)
         if return_attention:
             outputs["attention_probs"] = attention

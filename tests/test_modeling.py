@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -212,6 +214,119 @@ def test_dropout_depends_on_the_key_alone():
             ).numpy().any()
     still = model(*inputs)["sequence_output"]
     assert (still == model(*inputs, dropout_key=[1, 2])["sequence_output"]).numpy().all()
+
+
+def pretraining_gradients(model, recompute, compiled="eager", in_loop=False, **kwargs):
+    """The gradients of a loss of both heads' logits, dropout on, by variable path."""
+    model.bert.encoder.recompute = recompute
+    ids, mask, types = example_inputs()
+    mask[:, :2] = 1
+    positions = tf.constant([[0, 1]] * 4)
+
+    def run(key):
+        with tf.GradientTape() as tape:
+            outputs = model(ids * mask, mask, types, masked_lm_positions=positions, dropout_key=key, training=True,
+                            **kwargs)
+            loss = tf.reduce_mean(outputs["masked_lm_logits"] ** 2) + tf.reduce_sum(
+                outputs["next_sentence_logits"] ** 2)
+        return [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, model.trainable_variables)]
+
+    def loop(key):
+        total = [tf.zeros(variable.shape) for variable in model.trainable_variables]
+        for _ in tf.range(2):
+            total = [before + now for before, now in zip(total, run(key))]
+        return total
+
+    program = loop if in_loop else run
+    program = program if compiled == "eager" else tf.function(program, jit_compile=compiled == "xla")
+    return {variable.path: value for variable, value in zip(model.trainable_variables, program(tf.constant([1, 2])))}
+
+
+def assert_recomputing_changes_nothing(model, **kwargs):
+    kept = pretraining_gradients(model, False, **kwargs)
+    for path, value in pretraining_gradients(model, True, **kwargs).items():
+        scale = np.abs(kept[path]).max()
+        np.testing.assert_allclose(value, kept[path], rtol=0, atol=1e-6 * max(scale, 1.0), err_msg=path)
+        assert scale > 1e-3 or path.endswith("key/bias"), path
+
+
+def recomputing_model(**kwargs):
+    """Initial weights so large that no gradient is near 0."""
+    return modeling.BertForPreTraining(modeling.BertConfig(**TINY, initializer_range=0.3), **kwargs)
+
+
+@pytest.mark.parametrize("compiled, layout", [("eager", "found"), ("graph", "found"), ("graph", "padded"),
+                                              ("xla", "unpadded")])
+def test_recomputed_activations_give_the_same_gradients(compiled, layout):
+    real = find_token_indices(example_inputs()[1] | (np.arange(12) < 2))
+    token_indices = {"found": None, "padded": tf.range(48), "unpadded": real}[layout]
+    assert_recomputing_changes_nothing(recomputing_model(), compiled=compiled, token_indices=token_indices)
+
+
+def test_activations_are_recomputed_in_a_loop():
+    assert_recomputing_changes_nothing(recomputing_model(), compiled="graph", in_loop=True)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_activations_are_recomputed_in_lower_precision(policy):
+    # Eagerly, since TensorFlow rounds at other places in a graph that it has optimized in another way.
+    assert_recomputing_changes_nothing(recomputing_model(dtype=policy))
+
+
+ON_TWO_REPLICAS = """
+import numpy as np, tensorflow as tf
+from bert_tf import modeling
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    model = modeling.BertModel(modeling.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32, type_vocab_size=2, initializer_range=0.3))
+
+@tf.function
+def gradients():
+    def run():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        with tf.GradientTape() as tape:
+            ids = tf.reshape(tf.range(24), [2, 12]) + replica
+            outputs = model(ids, dropout_key=tf.stack([1, replica]), training=True)
+            loss = tf.reduce_sum(outputs["pooled_output"])
+        return [tf.convert_to_tensor(value) for value in tape.gradient(loss, model.trainable_variables)]
+    return [strategy.experimental_local_results(value) for value in strategy.run(run)]
+
+kept = gradients()
+model.encoder.recompute = True
+for one, two in zip(kept, tf.function(gradients.python_function)(), strict=True):
+    for replica in (0, 1):
+        assert np.abs(one[replica] - two[replica]).max() < 1e-6 * max(1.0, np.abs(one[replica]).max())
+assert any(np.abs(one[0] - one[1]).max() > 0.1 for one in kept)
+"""
+
+
+def test_activations_are_recomputed_on_two_replicas():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ON_TWO_REPLICAS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("compiled", ["eager", "graph", "xla"])
+def test_activations_are_recomputed_where_all_positions_are_laid_out_and_the_first_is_gathered(compiled):
+    model = modeling.BertModel(modeling.BertConfig(**TINY, initializer_range=0.3))
+    found = []
+    for model.encoder.recompute in (False, True):
+        run = lambda: gradients(model, example_inputs(), token_indices=tf.range(48))  # noqa: E731
+        found.append((run if compiled == "eager" else tf.function(run, jit_compile=compiled == "xla"))())
+    for variable, kept, recomputed in zip(model.trainable_variables, *found):
+        scale = max(1.0, np.abs(kept).max())
+        np.testing.assert_allclose(recomputed, kept, rtol=0, atol=1e-6 * scale, err_msg=variable.path)
+
+
+def test_attention_probabilities_can_be_had_where_activations_are_recomputed():
+    model = modeling.BertModel(modeling.BertConfig(**TINY))
+    expected = model(*example_inputs(), return_attention=True)["attention_probs"]
+    model.encoder.recompute = True
+    for one, two in zip(model(*example_inputs(), return_attention=True)["attention_probs"], expected, strict=True):
+        assert (one == two).numpy().all()
 
 
 def test_bfloat16_stays_near_float32():
