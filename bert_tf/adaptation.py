@@ -1,5 +1,7 @@
 """Training a part of a model: variables frozen by name, and LoRA (Hu et al., 2021) on the attention projections.
 
+All four projections are adapted: there more matrices of a lower rank did as well as fewer of a higher one, or better.
+
 In checkpoints the plain name of an adapted kernel holds what the model computes with, the pair added; what resuming
 needs stands beside it: `<name>/lora_base`, `<name>/lora_a`, `<name>/lora_b`.
 """
@@ -7,17 +9,12 @@ needs stands beside it: `<name>/lora_base`, `<name>/lora_a`, `<name>/lora_b`.
 import logging
 import re
 
-import keras
 import tensorflow as tf
 
 from bert_tf.errors import UserError
-from bert_tf.names import variable_name
+from bert_tf.names import AVERAGE, variable_name
 
 logger = logging.getLogger("bert_tf")
-
-# The projections of attention: queries, keys, values and what comes after them.
-ADAPTED = re.compile(r"/attention/(self/(query|key|value)|output/dense)/kernel$")
-BASE = "lora_base"
 
 
 def freeze(model, pattern):
@@ -25,10 +22,7 @@ def freeze(model, pattern):
 
     `UserError` for a pattern that matches no trained variable or leaves none.
     """
-    matching = [variable for variable in model.trainable_variables if re.search(pattern, variable_name(variable.path))]
-    if not matching:
-        raise UserError(f"--freeze={pattern} matches no variable that is trained, such as "
-                        f"{variable_name(model.trainable_variables[0].path)}")
+    matching = _matching(model.trainable_variables, pattern, "freeze")
     if len(matching) == len(model.trainable_variables):
         raise UserError(f"--freeze={pattern} matches every variable that is trained; leave some")
     for variable in matching:
@@ -40,44 +34,62 @@ def add_lora(model, rank, train_pattern=None):
     """Adds a pair of low-rank matrices to each attention projection and trains only these and the heads.
 
     Outputs stay what they are until the first update. `train_pattern`: variables whose name matches it are trained
-    too. `UserError` for a rank that is not below the projections' width, and for a pattern that matches nothing.
+    too, but for the kernels that have a pair. `UserError` for a rank that is not below the projections' width, and for
+    a pattern that matches nothing.
     """
-    kernels = [layer for layer in _dense_layers(model) if ADAPTED.search(variable_name(layer.kernel.path))]
-    width = min(min(layer.kernel.shape) for layer in kernels)
+    projections = _projections(model)
+    width = min(min(layer.kernel.shape) for layer in projections)
     if not 1 <= rank < width:
         raise UserError(f"--lora_rank={rank} must be from 1 to below the projections' width, {width}")
-    encoder = [variable for variable in model.trainable_variables if variable_name(variable.path).startswith("bert/")]
-    wanted = [variable for variable in encoder if train_pattern and re.search(train_pattern,
-                                                                              variable_name(variable.path))]
-    if train_pattern and not wanted:
-        raise UserError(f"--lora_train={train_pattern} matches no variable under bert/")
-    for variable in encoder:
-        variable.trainable = any(variable is other for other in wanted)
-    for layer in kernels:
-        layer.enable_lora(rank)
+    kernels = {layer.kernel.path for layer in projections}
+    others = [variable for variable in model.trainable_variables
+              if variable_name(variable.path).startswith("bert/") and variable.path not in kernels]
+    trained = {variable.path for variable in _matching(others, train_pattern, "lora_train")} if train_pattern else ()
+    for variable in others:
+        variable.trainable = variable.path in trained
+    for layer in projections:
+        layer.enable_lora(rank)  # freezes the kernel
     _say_what_is_trained(model)
 
 
-def weights(model):
-    """Every weight that a training checkpoint holds to be read again, by its name there."""
-    names = {variable_name(variable.path): variable for variable in model.weights}
-    bases = {variable_name(layer._kernel.path) for layer in _adapted_layers(model)}
-    return {f"{name}/{BASE}" if name in bases else name: variable for name, variable in names.items()}
+def lora_rank(tensors):
+    """The rank of the pairs among variables, or what else has a shape, by their names in checkpoints; 0 without."""
+    return next((int(tensor.shape[-1]) for name, tensor in tensors.items() if name.endswith("/lora_a")), 0)
 
 
-def merged_kernels(model):
-    """The kernels that adapted layers compute with, float32 tensors by their plain names."""
-    return {variable_name(layer._kernel.path): tf.convert_to_tensor(layer._kernel)
-            + layer.lora_alpha / layer.lora_rank * tf.matmul(layer.lora_kernel_a, layer.lora_kernel_b)
-            for layer in _adapted_layers(model)}
+def merged_kernels(tensors):
+    """The kernels that adapted layers compute with, and their moving averages: float32 by their names in checkpoints.
+
+    `tensors` is what else a checkpoint holds, by name.
+    """
+    merged = {}
+    for base in (name for name in tensors if name.endswith("/lora_base")):
+        kernel = base.removesuffix("/lora_base")
+        for suffix in ("", f"/{AVERAGE}"):
+            if f"{kernel}/lora_a{suffix}" in tensors:
+                pair = tf.matmul(tensors[f"{kernel}/lora_a{suffix}"], tensors[f"{kernel}/lora_b{suffix}"])
+                merged[f"{kernel}{suffix}"] = tensors[base] + pair
+    return merged
 
 
-def _dense_layers(model):
-    return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dense)]
+def _matching(variables, pattern, flag):
+    """The variables whose name matches the regular expression that a flag gives."""
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"--{flag}={pattern} is no regular expression: {error}") from error
+    matching = [variable for variable in variables if expression.search(variable_name(variable.path))]
+    if not matching:
+        raise UserError(f"--{flag}={pattern} matches no variable that could be, such as "
+                        f"{variable_name(variables[0].path)}")
+    return matching
 
 
-def _adapted_layers(model):
-    return [layer for layer in _dense_layers(model) if layer.lora_enabled]
+def _projections(model):
+    """The dense layers around attention: queries, keys, values, and what its output passes through."""
+    layers = getattr(model, "bert", model).encoder.encoder_layers
+    return [projection for layer in layers for projection in (
+        layer.attention.query, layer.attention.key, layer.attention.value, layer.attention_output.dense)]
 
 
 def _say_what_is_trained(model):

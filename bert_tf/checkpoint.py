@@ -240,8 +240,8 @@ def digest(prefix):
 def restore(model, path, allow_missing=False, averaged=False):
     """Gives a model's variables the values of the checkpoint that `path` means, and says what it did (`Report`).
 
-    `model` may be a dictionary of names and variables. With `averaged` a weight gets its moving average, if the
-    checkpoint has one; a checkpoint that has none at all is then a `UserError`.
+    With `averaged` a weight gets its moving average, if the checkpoint has one; a checkpoint that has none at all is
+    then a `UserError`.
     Every variable under `bert/` must be there in its shape, else `UserError` before anything is assigned, unless
     `allow_missing`. Heads may be missing or misshapen: they keep their initial values and are reported, as are
     variables that only the file has. A checkpoint that shares nothing with the model is always refused, as is one
@@ -251,7 +251,7 @@ def restore(model, path, allow_missing=False, averaged=False):
     """
     prefix = find(path)
     entries = list_variables(prefix)
-    variables = model if isinstance(model, dict) else _variables_by_name(model)
+    variables = named_weights(model)
     averages = {name: f"{name}/{AVERAGE}" for name in variables if averaged and f"{name}/{AVERAGE}" in entries}
     if averaged and not averages:
         raise UserError(f"{prefix}: holds no moving averages of the weights; leave --use_ema out")
@@ -270,7 +270,11 @@ def restore(model, path, allow_missing=False, averaged=False):
     return report
 
 
-def _variables_by_name(model):
+def named_weights(model):
+    """Every weight of a model by its name in checkpoints; a kernel with a LoRA pair beside it is `<name>/lora_base`.
+
+    `UserError` where two have one name.
+    """
     # `weights` leaves out seed generators and metrics, which `variables` holds too.
     found = {}
     for variable in model.weights if hasattr(model, "weights") else model.variables:
@@ -278,7 +282,8 @@ def _variables_by_name(model):
         if name in found:
             raise UserError(f"two variables of the model are named {name}; restore each part by itself")
         found[name] = variable
-    return found
+    # The plain name is that of the kernel with the pair added, which is no variable.
+    return {f"{name}/lora_base" if f"{name}/lora_a" in found else name: found[name] for name in found}
 
 
 def _compare(prefix, entries, variables):

@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import adaptation, checkpoint, modeling
+from bert_tf import adaptation, checkpoint, modeling, optimization
 from bert_tf.errors import UserError
 from bert_tf.names import variable_name
+from bert_tf.training.state import TrainingState
 
 SMALL = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
              max_position_embeddings=16, type_vocab_size=2)
@@ -41,8 +42,9 @@ class TestFreeze:
         left = {name for name in everything if "embeddings" not in name and "layer_0/" not in name}
         assert trained(model) == left and f"trained: {len(left)} of {len(everything)} variables" in caplog.text
 
-    @pytest.mark.parametrize("pattern, part", [("layer_9", "matches no variable.*such as bert/embeddings"),
-                                               ("", "matches every variable"), ("^", "matches every")])
+    @pytest.mark.parametrize("pattern, part", [
+        ("layer_9", "--freeze=layer_9 matches no variable.*such as bert/embeddings"), ("", "matches every variable"),
+        ("^", "matches every"), ("layer_(", r"--freeze=layer_\( is no regular expression")])
     def test_nothing_and_everything_are_refused(self, pattern, part):
         with pytest.raises(UserError, match=part):
             adaptation.freeze(make_model(), pattern)
@@ -73,24 +75,68 @@ class TestLora:
         assert more == {variable_name(variable.path) for variable in model.bert.weights
                         if "LayerNorm" in variable.path or "pooler" in variable.path}
 
-    @pytest.mark.parametrize("arguments, part", [((16,), "--lora_rank=16.*below the projections' width, 16"),
-                                                 ((0,), "--lora_rank=0"), ((2, "layer_7"), "--lora_train=layer_7")])
+    @pytest.mark.parametrize("arguments, part", [
+        ((16,), "--lora_rank=16.*below the projections' width, 16"), ((0,), "--lora_rank=0"),
+        ((2, "layer_7"), "--lora_train=layer_7 matches no"), ((2, "query/kernel"), "--lora_train=query/kernel match"),
+        ((2, "["), r"--lora_train=\[ is no regular expression")])
     def test_what_cannot_be_is_refused(self, arguments, part):
         with pytest.raises(UserError, match=part):
             adaptation.add_lora(make_model(), *arguments)
+
+    def test_first_values_follow_from_the_seed_and_differ(self):
+        pairs = []
+        for _ in range(2):
+            model = make_model()
+            adaptation.add_lora(model, 3)
+            pairs.append([variable.numpy() for variable in model.weights if variable.path.endswith("lora_kernel_a")])
+        assert all((one == two).all() for one, two in zip(*pairs, strict=True))
+        assert len({value.tobytes() for value in pairs[0]}) == 8
 
     def test_a_plain_model_computes_the_same_from_the_merged_kernels(self, tmp_path):
         model = make_model()
         adaptation.add_lora(model, 3)
         give_pairs_values(model)
-        weights = adaptation.weights(model)
-        assert not set(weights) & set(adaptation.merged_kernels(model))
-        checkpoint.write(tmp_path / "model.ckpt-1", {**weights, **adaptation.merged_kernels(model)})
+        weights = checkpoint.named_weights(model)
+        merged = adaptation.merged_kernels(weights)
+        assert len(merged) == 8 and not set(weights) & set(merged)
+        checkpoint.write(tmp_path / "model.ckpt-1", {**weights, **merged})
         keras.utils.set_random_seed(8)
         plain = modeling.BertForPreTraining(modeling.BertConfig(**SMALL))
         report = checkpoint.restore(plain, tmp_path)
         assert not report.missing and not report.extra and report.slots == 3 * 8
         np.testing.assert_allclose(outputs(plain), outputs(model), rtol=0, atol=1e-6)
+        # A model that is adapted itself takes the parts.
+        again = modeling.BertForPreTraining(modeling.BertConfig(**SMALL))
+        adaptation.add_lora(again, 3)
+        checkpoint.restore(again, tmp_path)
+        np.testing.assert_array_equal(outputs(again), outputs(model))
+
+    def test_a_plain_model_computes_the_same_from_the_averages(self, tmp_path):
+        model = make_model()
+        adaptation.add_lora(model, 3)
+        state = TrainingState(model, optimization.create_optimizer(1e-3, 10, 0, ema_decay=0.9))
+        give_pairs_values(model)
+        for average in state.optimizer.averages():
+            average.assign(average + 0.1)
+        checkpoint.write(tmp_path / "model.ckpt-1", state.tensors())
+        state.use_averages()
+        plain = make_model()
+        checkpoint.restore(plain, tmp_path, averaged=True)
+        np.testing.assert_allclose(outputs(plain), outputs(model), rtol=0, atol=1e-6)
+
+    def test_gradients_of_recomputed_activations_are_the_same(self):
+        model = make_model()
+        adaptation.add_lora(model, 3)
+        give_pairs_values(model)
+        found = []
+        for model.bert.encoder.recompute in (False, True):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(IDS, masked_lm_positions=[[0, 3], [1, 2]])["masked_lm_logits"] ** 2)
+            pairs = [variable for variable in model.trainable_variables if "lora" in variable.path]
+            found.append(tape.gradient(loss, pairs))
+        for kept, recomputed in zip(*found):
+            np.testing.assert_allclose(recomputed, kept, rtol=0, atol=1e-6 * max(1.0, np.abs(kept).max()))
+        assert all(np.abs(kept).max() > 1e-3 for kept in found[0])
 
     def test_gradients_reach_the_pairs_under_xla_as_without(self):
         model = make_model()
@@ -109,5 +155,6 @@ class TestLora:
 
 def test_a_model_that_is_not_adapted_has_its_plain_names():
     model = make_model()
-    assert set(adaptation.weights(model)) == {variable_name(variable.path) for variable in model.weights}
-    assert adaptation.merged_kernels(model) == {}
+    weights = checkpoint.named_weights(model)
+    assert set(weights) == {variable_name(variable.path) for variable in model.weights}
+    assert adaptation.merged_kernels(weights) == {} and adaptation.lora_rank(weights) == 0

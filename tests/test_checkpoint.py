@@ -400,6 +400,17 @@ def test_prune_keeps_the_newest_and_what_is_not_of_the_run(tmp_path):
     assert checkpoint.prune(folder, 1) == [prefixes[2]] and checkpoint.latest(folder) == prefixes[3]
 
 
+def test_prune_keeps_every_so_manieth_and_what_it_is_told_to(tmp_path):
+    folder = str(tmp_path)
+    prefixes = write_steps(folder, 100, 150, 200, 250, 300, 350)
+    checkpoint.update_state(folder, prefixes[-1])
+    assert checkpoint.prune(folder, 1, every=100, kept=[prefixes[1]]) == [prefixes[3]]
+    assert checkpoint.prune(folder, 0, every=100) == []
+    assert list(tf.train.get_checkpoint_state(folder).all_model_checkpoint_paths) == [
+        prefix for prefix in prefixes if prefix != prefixes[3]]
+    assert checkpoint.prune(folder, 2) == prefixes[:3] and checkpoint.latest(folder) == prefixes[-1]
+
+
 def test_the_newest_is_kept_even_when_its_number_is_not_the_highest(tmp_path):
     prefixes = write_steps(str(tmp_path), 5, 10)
     checkpoint.update_state(str(tmp_path), prefixes[0])

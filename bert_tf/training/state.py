@@ -43,21 +43,27 @@ class TrainingState:
 
     def tensors(self):
         """What a checkpoint holds, by the original's names; variables are not copied."""
-        return {**adaptation.weights(self.model), **adaptation.merged_kernels(self.model), **self.slots(),
-                checkpoint.GLOBAL_STEP: self.step, EXAMPLES_SEEN: self.examples_seen}
+        variables = {**checkpoint.named_weights(self.model), **self.slots()}
+        return {**variables, **adaptation.merged_kernels(variables), checkpoint.GLOBAL_STEP: self.step,
+                EXAMPLES_SEEN: self.examples_seen}
 
     def resume(self, prefix, batch_size):
         """Goes on from a checkpoint of training, ours or the original's (its place in the data: step * batch size).
 
         Averages that it lacks begin with its weights, a loss scale where it usually does. `UserError` when a weight
-        or a moment is missing or misshapen.
+        or a moment is missing or misshapen, and for another rank of LoRA.
         """
         held = checkpoint.list_variables(prefix)
-        weights, slots = adaptation.weights(self.model), self.slots()
+        weights, slots = checkpoint.named_weights(self.model), self.slots()
+        rank = adaptation.lora_rank(held)
+        if rank != adaptation.lora_rank(weights):
+            how = f"with --lora_rank={rank}" if rank else "without --lora_rank"
+            raise UserError(f"{prefix}: was trained {how}; do so again, or give it as --init_checkpoint to start a "
+                            "new run from its weights")
         optional = {name for name in slots if name.endswith(AVERAGE) or name.startswith(checkpoint.STATE_PREFIX)}
         needed = {*weights, *slots, checkpoint.GLOBAL_STEP} - optional
         _refuse(prefix, sorted(needed - set(held)))
-        report = checkpoint.restore(weights, prefix)
+        report = checkpoint.restore(self.model, prefix)
         _refuse(prefix, [name for name, _, _ in report.misshapen] + [
             name for name, slot in slots.items() if name in held and held[name].shape != tuple(slot.shape)])
         for name, value in checkpoint.read(prefix, [name for name in slots if name in held]):
