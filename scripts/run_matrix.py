@@ -16,7 +16,10 @@ import subprocess
 import sys
 import tempfile
 
-from absl import app, flags
+from absl import flags
+
+from bert_tf.cli import app
+from bert_tf.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXT = ROOT / "tests/goldens/pretrain_data"
@@ -29,27 +32,30 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 COLUMNS = tuple(itertools.product((False, True), (1, 5), (1, 2)))
 BEGIN, END = "<!-- matrix: made by scripts/run_matrix.py -->", "<!-- end of matrix -->"
 
-FLAGS = flags.FlagValues()
-flags.DEFINE_string("readme", None, "The file whose table is to be replaced; without it the table is printed.",
-                    flag_values=FLAGS)
-flags.DEFINE_string("only", "", "Run only the cells whose name holds this, such as mirrored/float16.",
-                    flag_values=FLAGS)
 
 
-def main(argv):
-    FLAGS(argv)
+def define_flags(values):
+    flags.DEFINE_string("readme", None, "The file whose table is to be replaced.", flag_values=values)
+    flags.mark_flag_as_required("readme", flag_values=values)
+    flags.DEFINE_string("only", "", "Run only the cells whose name holds this, such as mirrored/float16.",
+                        flag_values=values)
+
+
+def main(values):
+    readme = pathlib.Path(values.readme)
+    if not (readme.is_file() and BEGIN in readme.read_text(encoding="utf-8")):
+        raise UserError(f"--readme={readme}: no file with the line {BEGIN}")
     with tempfile.TemporaryDirectory() as folder:
         make_data(folder)
         results = {}
         for strategy, precision, column in itertools.product(STRATEGIES, PRECISIONS, COLUMNS):
             name = f"{strategy}/{precision}/xla={column[0]}/loop={column[1]}/accumulation={column[2]}"
-            if FLAGS.only in name:
+            if values.only in name:
                 results[strategy, precision, column] = result = run_cell(folder, strategy, precision, *column)
                 print(f"{name}: {result}", flush=True)
     table = make_table(results)
     print(table)
-    if FLAGS.readme:
-        replace(pathlib.Path(FLAGS.readme), table)
+    replace(readme, table)
 
 
 def make_data(folder):
@@ -111,4 +117,4 @@ def replace(readme, table):
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=lambda argv: argv)
+    sys.exit(app.main(define_flags, main, description=__doc__))

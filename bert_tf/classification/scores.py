@@ -33,6 +33,12 @@ def evaluate(task, objective, logits, label_ids, batch_size):
     return {name: np.float32(value) for name, value in results.items()}
 
 
+def metric_names(task):
+    """The names of what `evaluate` returns for a task."""
+    official_scores = task.scores if importlib.util.find_spec("sklearn") else ()
+    return ["loss", "eval_loss", *["eval_accuracy"] * bool(task.labels), *(f"eval_{name}" for name in official_scores)]
+
+
 def official(name, label_ids, predicted):
     """A score by its name in `tasks.py`, as GLUE computes it: F1 of class 1, correlations of classes or scores [N]."""
     from scipy import stats

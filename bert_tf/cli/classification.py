@@ -57,7 +57,8 @@ def run(values):
         rows = data["train"]["train"]
         plan = make_plan(values, len(rows))
         feed = training_feed(values, runtime, rows, plan)
-        start = training.find_start(values, runtime, feed, start_from, fingerprint(values, setup, rows))
+        start = training.find_start(values, runtime, feed, start_from, fingerprint(values, setup, rows),
+                                    scores.metric_names(setup.task))
     with runtime.start().scope():
         model = modeling.BertForClassification(setup.config, setup.task.num_classes, dtype=runtime.policy)
         objective = build_objective(setup.task)

@@ -145,9 +145,9 @@ def check_devices(values):
         raise UserError(f"--use_tpu and --strategy={values.strategy} contradict each other; give one of them")
     is_tpu = values.use_tpu or values.strategy == "tpu"
     if not is_tpu:
-        for flag in ("tpu_name", "tpu_zone", "gcp_project"):
-            if values[flag].value:
-                raise UserError(f"--{flag} has no meaning without --use_tpu or --strategy=tpu")
+        for flag in ("tpu_name", "tpu_zone", "gcp_project", "num_tpu_cores"):
+            if values[flag].present:
+                logger.info("--%s has no effect without --use_tpu", flag)
         return
     if values.precision == "float16":
         raise UserError("--precision=float16 does not work on a TPU; use bfloat16")

@@ -36,9 +36,10 @@ def run(values):
     if unused:
         logger.info("%d ids of the config have no piece in the records' vocabulary: they are never to be predicted",
                     unused)
-    feed = training_feed(values, runtime, record_files) if values.do_train else None
-    start = training.find_start(values, runtime, feed, start_from, fingerprint(values, config, record_files)) \
-        if values.do_train else None
+    if values.do_train:
+        feed = training_feed(values, runtime, record_files)
+        start = training.find_start(values, runtime, feed, start_from, fingerprint(values, config, record_files),
+                                    evaluation.metric_names(objective))
     with runtime.start().scope():
         model = modeling.BertForPreTraining(config, dtype=runtime.policy)
         evaluate = evaluation.build_evaluation(model, objective, runtime)

@@ -68,11 +68,16 @@ def evaluation_feed(runtime, batch_size, order, make, where):
     return batching.Feed(lambda start: order(), make, where, split, rows)
 
 
-def find_start(values, runtime, feed, start_from, settings):
+def find_start(values, runtime, feed, start_from, settings, metric_names):
     """Where a run begins, from its folder and flags; nothing is written.
 
-    `settings` are the script's own part of the fingerprint. A folder that holds another run is a `UserError`.
+    `settings` are the script's own part of the fingerprint, `metric_names` what its evaluation returns. A folder that
+    holds another run and a name that there is not are a `UserError`.
     """
+    if values.eval_every_steps and values.best_metric not in metric_names:
+        raise UserError(f"--best_metric={values.best_metric} is none of {', '.join(metric_names)}")
+    if values.optimizer not in optimization.OPTIMIZERS:
+        raise UserError(f"--optimizer={values.optimizer} is unknown; use one of {', '.join(optimization.OPTIMIZERS)}")
     settings = {**settings, "init_checkpoint": checkpoint.digest(start_from) if start_from else None,
                 "strategy": runtime.kind, "replicas": feed.split.replicas, "accumulation": feed.split.accumulation,
                 **{name: values[name].value for name in common.FINGERPRINT}}

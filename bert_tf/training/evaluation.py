@@ -48,6 +48,11 @@ def build_evaluation(model, objective, runtime):
     return evaluate
 
 
+def metric_names(objective):
+    """The names of what an evaluation returns."""
+    return ["loss", *objective.EPSILON, *(name.removesuffix("_loss") + "_accuracy" for name in objective.EPSILON)]
+
+
 def _means(names, totals):
     """Losses and accuracies by name from sums, right weights and weights float64 [3, N]."""
     results = {}

@@ -7,7 +7,6 @@ import json
 import os
 
 from bert_tf import files
-from bert_tf.errors import UserError
 
 LOG = "eval_log.jsonl"
 
@@ -33,10 +32,8 @@ class Selection:
         self._write()
 
     def record(self, step):
-        """Evaluates, notes it, and returns the metrics; `UserError` where the named metric is not among them."""
+        """Evaluates, notes it, and returns the metrics."""
         metrics = {name: float(value) for name, value in self.evaluate().items()}
-        if self.metric not in metrics:
-            raise UserError(f"--best_metric={self.metric} is none of {', '.join(metrics)}")
         self.rows = [row for row in self.rows if row["step"] != step] + [{"step": step, **metrics}]
         self._write()
         return metrics
@@ -45,8 +42,7 @@ class Selection:
     def best_step(self):
         """The step of the best evaluation, the first of equals; None before any."""
         sign = 1 if self.metric.endswith("loss") else -1
-        rows = [row for row in self.rows if row.get(self.metric) is not None]
-        return min(rows, key=lambda row: sign * row[self.metric])["step"] if rows else None
+        return min(self.rows, key=lambda row: sign * row[self.metric])["step"] if self.rows else None
 
     @property
     def exhausted(self):
