@@ -6,15 +6,18 @@
 The first fine-tunes a classifier, the second pretrains on records of create_pretraining_data.py. Every way of the
 table `WAYS` starts from random weights of the same --shape and goes through the same --num_rows rows, in the same
 number of batches, again and again: the first pass (tracing, compiling) is not counted, whole passes for --seconds
-after it are. First each way is tried for one pass and the best of each library kept (--settings); then these run in
-turn, --rounds times, each in a process of its own. Speeds in the table are medians; a ratio is the median of those of
-the rounds, so that load on the machine disturbs both sides alike. Only a quiet machine gives numbers worth keeping.
+after it are. First each way is tried for one pass, and the best of each library and padding kept (--settings); these
+run in turn, --rounds times, each in a process of its own. Speeds in the table are medians; a ratio is the median of
+those of the rounds. The machine must be quiet: beside other work PyTorch, whose threads wait for each other, loses
+more than TensorFlow, whose threads take work from each other. How many cores other programs kept busy before each
+measurement is written down.
 
 What is timed. Ours: run_classifier.py and run_pretraining.py as a user runs them, as their `train_log.jsonl` says.
 KerasHub: `fit` on ids that were made before, padded to --max_seq_length as its preprocessor pads ("fixed"), or in
 batches of like length padded to their longest, which a user would have to write ("sorted"). PyTorch: a loop over
 batches of like length, padded to their longest. All use Adam with decoupled decay and clip to a global norm of 1.
 In pretraining KerasHub has no next sentence loss, and Hugging Face scores all positions, not only the masked ones.
+"onednn" sets TF_ENABLE_ONEDNN_OPTS=1, which TensorFlow does itself only on processors with AVX-512.
 
 Peers need `pip install keras-hub` and `pip install torch transformers`, in this Python or in those that
 --keras_python and --torch_python name; without them their rows are left out. They run with the C library told to
@@ -40,21 +43,25 @@ from bert_tf.errors import UserError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TIME_LIMIT = 1800.0  # seconds for one measurement, compiling included
+BUSY = 0.2  # cores that other programs keep busy, beyond which a warning is given
 KEEP_FREED_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647:"
                                        "glibc.malloc.top_pad=67108864"}
 
 # Layers, hidden size, heads, intermediate size.
 SHAPES = {"minilm": (6, 384, 12, 1536), "bert-small": (4, 512, 8, 2048), "bert-base": (12, 768, 12, 3072)}
 
-# Name, library, options: flags of our scripts, or what benchmark_peers.py reads.
+# Name, library, options: "onednn", and flags of our scripts or what benchmark_peers.py reads.
 WAYS = (
     ("ours-float32", "ours", {}),
+    ("ours-float32-onednn", "ours", {"onednn": True}),
     ("ours-bfloat16", "ours", {"precision": "bfloat16"}),
     ("ours-float32-xla", "ours", {"xla": True}),
-    ("keras-float32-fixed", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "fixed"}),
-    ("keras-float32-fixed-xla", "KerasHub", {"dtype": "float32", "jit_compile": True, "padding": "fixed"}),
-    ("keras-bfloat16-fixed", "KerasHub", {"dtype": "mixed_bfloat16", "jit_compile": False, "padding": "fixed"}),
-    ("keras-float32-sorted", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "longest"}),
+    ("keras-fixed", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "fixed"}),
+    ("keras-fixed-onednn", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "fixed", "onednn": True}),
+    ("keras-fixed-xla", "KerasHub", {"dtype": "float32", "jit_compile": True, "padding": "fixed"}),
+    ("keras-fixed-bfloat16", "KerasHub", {"dtype": "mixed_bfloat16", "jit_compile": False, "padding": "fixed"}),
+    ("keras-sorted-onednn", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "longest",
+                                         "onednn": True}),
     ("torch-float32", "PyTorch", {"compile": False, "autocast": False, "padding": "longest"}),
     ("torch-float32-compiled", "PyTorch", {"compile": True, "autocast": False, "padding": "longest"}),
     ("torch-bfloat16", "PyTorch", {"compile": False, "autocast": True, "padding": "longest"}),
@@ -193,23 +200,41 @@ def measure(job, way, seconds, folder):
     """One measurement: a dictionary with `examples_per_second`, or with `skipped`, the reason why not."""
     name, library, options = way
     print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
-    load = os.getloadavg()[0]
+    measured = {"name": name, "library": library, "padding": options.get("padding"), "busy_before": busy_cores()}
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if "onednn" in options:
+        environment["TF_ENABLE_ONEDNN_OPTS"] = str(int(options["onednn"]))
     with tempfile.TemporaryDirectory(dir=folder) as place:
         run = run_ours if library == "ours" else run_peer
-        return {"name": name, "library": library, "load_before": load, **run(job, library, options, seconds, place)}
+        return {**measured, **run({**job, "library": library, "options": options}, seconds, place, environment)}
 
 
-def run_ours(job, library, options, seconds, place):
+def busy_cores():
+    """How many cores other programs keep busy, over a second; None where the system does not tell."""
+    def read():
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, idle, wait = map(int, file.readline().split()[1:6])
+        return user + nice + system, idle + wait
+
+    if not os.path.exists("/proc/stat"):
+        return None
+    (busy, idle), _, (busy_then, idle_then) = read(), time.sleep(1.0), read()
+    ticks = busy_then - busy + idle_then - idle
+    return os.cpu_count() * (busy_then - busy) / ticks if ticks else None
+
+
+def run_ours(job, seconds, place, environment):
     """Runs our script until enough of its steps are logged, then ends it with a signal, as Ctrl-C would."""
     from bert_tf.training import journal
 
     output_dir, screen = os.path.join(place, "run"), os.path.join(place, "screen.txt")
+    options = {flag: value for flag, value in job["options"].items() if flag != "onednn"}
     settings = {**job["flags"], **options, "output_dir": output_dir}
     command = [sys.executable, os.path.join(ROOT, job["script"]),
                *(f"--{flag}={value}" for flag, value in settings.items())]
     started = time.perf_counter()
     with open(screen, "wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file)
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
     try:
         while True:
             log = journal.read_log(os.path.join(output_dir, journal.LOG))
@@ -237,15 +262,15 @@ def steady_speed(log, steps_per_pass, seconds):
     return None
 
 
-def run_peer(job, library, options, seconds, place):
+def run_peer(job, seconds, place, environment):
     """Runs benchmark_peers.py in the library's Python."""
     job_file = os.path.join(place, "job.json")
     with files.replacing(job_file) as file:
-        json.dump({**job, "library": library, "options": options, "seconds": seconds}, file)
-    command = [job["pythons"][library], os.path.join(ROOT, "scripts", "benchmark_peers.py"), job_file]
+        json.dump({**job, "seconds": seconds}, file)
+    command = [job["pythons"][job["library"]], os.path.join(ROOT, "scripts", "benchmark_peers.py"), job_file]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT,
-                              env={**os.environ, **KEEP_FREED_MEMORY, "TF_CPP_MIN_LOG_LEVEL": "2"})
+                              env={**environment, **KEEP_FREED_MEMORY})
     except subprocess.TimeoutExpired:
         return {"skipped": f"no speed after {TIME_LIMIT:.0f} seconds"}
     except OSError as error:
@@ -258,12 +283,12 @@ def last_line(text):
 
 
 def best_of_each(trials):
-    """The names of each library's fastest measurement; a library without any is left out."""
+    """The names of the fastest of each library and padding; one that was left out everywhere has none."""
     best = {}
     for trial in trials:
-        speed = trial.get("examples_per_second", 0.0)
-        if speed > best.get(trial["library"], (0.0, None))[0]:
-            best[trial["library"]] = (speed, trial["name"])
+        kind, speed = (trial["library"], trial["padding"]), trial.get("examples_per_second", 0.0)
+        if speed > best.get(kind, (0.0, None))[0]:
+            best[kind] = (speed, trial["name"])
     return [name for _, name in best.values()]
 
 
@@ -295,7 +320,7 @@ def report(title, rounds):
 
 
 def machine():
-    """One line: processor, cores, operating system, Python, load."""
+    """One line: processor, cores, operating system, Python, load average."""
     model = platform.processor()
     if os.path.exists("/proc/cpuinfo"):
         names = [line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
@@ -321,8 +346,11 @@ def run(values):
         for _ in range(values.rounds):
             result["rounds"].append([measure(job, way, values.seconds, folder) for way in ways])
     report(f"Medians of {values.rounds} rounds", result["rounds"])
-    print(f"load at the end {os.getloadavg()[0]:.1f}; "
-          f"{'; '.join(sorted({one['versions'] for part in result['rounds'] for one in part if 'versions' in one}))}")
+    measured = [one for part in result["rounds"] for one in part]
+    print("; ".join(sorted({one["versions"] for one in measured if "versions" in one})))
+    busiest = max((one["busy_before"] or 0.0 for one in measured), default=0.0)
+    if busiest > BUSY:
+        print(f"up to {busiest:.1f} cores were busy with other programs: measure again when the machine is quiet")
     if values.output_file:
         with files.replacing(values.output_file) as file:
             file.write(json.dumps({**result, "summary": summarize(result["rounds"])}, indent=1) + "\n")

@@ -1,6 +1,7 @@
 """The benchmark of training: what it refuses, which rows it deals out, what it times, how it sums up."""
 
 import json
+import os
 import pathlib
 import sys
 
@@ -52,12 +53,13 @@ def test_speed_is_that_of_whole_passes_after_the_first():
     assert benchmark_training.steady_speed(log, 2, 3.0) is None
 
 
-def test_the_best_of_each_library_is_its_fastest_and_what_was_left_out_is_none():
-    trials = [{"library": "ours", "name": "a", "examples_per_second": 2.0},
-              {"library": "ours", "name": "b", "examples_per_second": 3.0},
-              {"library": "PyTorch", "name": "c", "skipped": "no torch"},
-              {"library": "KerasHub", "name": "d", "examples_per_second": 1.0}]
-    assert benchmark_training.best_of_each(trials) == ["b", "d"]
+def test_the_best_of_each_library_and_padding_is_its_fastest_and_what_was_left_out_is_none():
+    trials = [{"library": "ours", "padding": None, "name": "a", "examples_per_second": 2.0},
+              {"library": "ours", "padding": None, "name": "b", "examples_per_second": 3.0},
+              {"library": "PyTorch", "padding": "longest", "name": "c", "skipped": "no torch"},
+              {"library": "KerasHub", "padding": "fixed", "name": "d", "examples_per_second": 1.0},
+              {"library": "KerasHub", "padding": "longest", "name": "e", "examples_per_second": 4.0}]
+    assert benchmark_training.best_of_each(trials) == ["b", "d", "e"]
 
 
 def test_ratios_are_medians_of_the_rounds_own_not_ratios_of_medians(capsys):
@@ -124,7 +126,8 @@ def test_rows_of_a_task_are_dealt_to_all_alike(tmp_path):
 
 
 def test_a_peer_that_cannot_be_run_is_left_out_with_the_reason(tmp_path):
-    job = {"pythons": {"PyTorch": str(tmp_path / "no_python"), "KerasHub": "false"}}
-    assert "No such file" in benchmark_training.run_peer(job, "PyTorch", {}, 0.0, str(tmp_path))["skipped"]
-    assert "skipped" in benchmark_training.run_peer(job, "KerasHub", {}, 0.0, str(tmp_path))
+    job = {"library": "PyTorch", "pythons": {"PyTorch": str(tmp_path / "no_python"), "KerasHub": "false"}}
+    assert "No such file" in benchmark_training.run_peer(job, 0.0, str(tmp_path), {})["skipped"]
+    job["library"] = "KerasHub"
+    assert "skipped" in benchmark_training.run_peer(job, 0.0, str(tmp_path), {"PATH": os.environ["PATH"]})
     assert json.loads((tmp_path / "job.json").read_text())["library"] == "KerasHub"
