@@ -12,13 +12,14 @@ import sys
 import pytest
 
 from bert_tf import checkpoint, modeling
-from bert_tf.cli import convert_checkpoint, create_pretraining_data, extract_features, run_pretraining
+from bert_tf.cli import convert_checkpoint, create_pretraining_data, extract_features, run_classifier, run_pretraining
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RELEASED = "uncased_L-12_H-768_A-12"
 DOORS = {"convert_checkpoint.py": convert_checkpoint, "create_pretraining_data.py": create_pretraining_data,
-         "extract_features.py": extract_features, "run_pretraining.py": run_pretraining}
+         "extract_features.py": extract_features, "run_classifier.py": run_classifier,
+         "run_pretraining.py": run_pretraining}
 
 
 def blocks(language):
@@ -44,8 +45,17 @@ def folder(tmp_path_factory, goldens):
     (folder / RELEASED / "bert_config.json").write_text(json.dumps(tiny))
     model = modeling.BertForPreTraining(modeling.BertConfig.from_dict(tiny))
     checkpoint.write(folder / RELEASED / "bert_model.ckpt", {weight.path: weight for weight in model.weights})
+    make_mrpc(folder / "glue/MRPC")
     (folder / "input.txt").write_text("a short line\nanother ||| pair\n")
     return folder
+
+
+def make_mrpc(folder):
+    """Files in the form of MRPC, a few made rows each."""
+    folder.mkdir(parents=True)
+    for split, head in (("train", "Quality"), ("dev", "Quality"), ("test", "index")):
+        rows = [f"{number % 2}\t{number}\t{number}\tsome text {number}\tsome other text" for number in range(6)]
+        (folder / f"{split}.tsv").write_text("\n".join([f"{head}\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows]) + "\n")
 
 
 @pytest.mark.parametrize("command", commands())
