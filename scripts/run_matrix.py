@@ -7,6 +7,7 @@ with status 0 and the mean loss of its last steps is below that of its first. A 
 listed with it. The table is written between the two marks in the README.
 """
 
+import concurrent.futures
 import itertools
 import json
 import os
@@ -37,6 +38,7 @@ BEGIN, END = "<!-- matrix: made by scripts/run_matrix.py -->", "<!-- end of matr
 def define_flags(values):
     flags.DEFINE_string("readme", None, "The file whose table is to be replaced.", flag_values=values)
     flags.mark_flag_as_required("readme", flag_values=values)
+    flags.DEFINE_integer("num_processes", 1, "Run so many cells at a time.", lower_bound=1, flag_values=values)
     flags.DEFINE_string("only", "", "Run only the cells whose name holds this, such as mirrored/float16.",
                         flag_values=values)
 
@@ -47,12 +49,16 @@ def main(values):
         raise UserError(f"--readme={readme}: no file with the line {BEGIN}")
     with tempfile.TemporaryDirectory() as folder:
         make_data(folder)
-        results = {}
-        for strategy, precision, column in itertools.product(STRATEGIES, PRECISIONS, COLUMNS):
-            name = f"{strategy}/{precision}/xla={column[0]}/loop={column[1]}/accumulation={column[2]}"
-            if values.only in name:
-                results[strategy, precision, column] = result = run_cell(folder, strategy, precision, *column)
-                print(f"{name}: {result}", flush=True)
+        def run_and_say(cell):
+            strategy, precision, (xla, loop, parts) = cell
+            name = f"{strategy}/{precision}/xla={xla}/loop={loop}/accumulation={parts}"
+            result = run_cell(folder, strategy, precision, xla, loop, parts) if values.only in name else "not run"
+            print(f"{name}: {result}", flush=True)
+            return result
+
+        cells = list(itertools.product(STRATEGIES, PRECISIONS, COLUMNS))
+        with concurrent.futures.ThreadPoolExecutor(values.num_processes) as pool:
+            results = dict(zip(cells, pool.map(run_and_say, cells)))
     table = make_table(results)
     print(table)
     replace(readme, table)
@@ -101,7 +107,7 @@ def make_table(results):
     lines = ["| devices | precision | " + " | ".join(head) + " |", "|---" * (2 + len(COLUMNS)) + "|"]
     notes = []
     for strategy, precision in itertools.product(STRATEGIES, PRECISIONS):
-        cells = [results.get((strategy, precision, column), "not run") for column in COLUMNS]
+        cells = [results[strategy, precision, column] for column in COLUMNS]
         notes += [cell for cell in cells if cell not in ("works", "not run", *notes)]
         marks = [cell if cell in ("works", "not run") else f"no ({notes.index(cell) + 1})" for cell in cells]
         lines.append(" | ".join([f"| {STRATEGIES[strategy][0]}", precision, *marks]) + " |")

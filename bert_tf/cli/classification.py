@@ -10,7 +10,7 @@ import os
 from bert_tf import batching, checkpoint, files, model_dir, modeling, run_dir, tokenization
 from bert_tf.classification import answers, examples, features, scores, tasks
 from bert_tf.classification.objective import build_objective
-from bert_tf.cli import training
+from bert_tf.cli import models, training
 from bert_tf.errors import UserError
 
 logger = logging.getLogger("bert_tf")
@@ -71,7 +71,7 @@ def run(values):
             step = training.run(values, runtime, state, objective, feed, plan.num_train_steps, evaluate,
                                 functools.partial(write_model_dir, values, setup))
         else:
-            step = restore(values, model, setup.prefixes[0])
+            step = models.restore(values, model, setup.prefixes[0])
         if values.do_eval:
             write_metrics(values, runtime, step, evaluate())
         if values.do_predict:
@@ -208,17 +208,6 @@ def write_model_dir(values, setup):
     info = {"task": setup.task.name, "labels": list(setup.task.labels), "max_seq_length": setup.max_seq_length,
             "do_lower_case": tokenizer.do_lower_case, "strip_accents": tokenizer.basic_tokenizer.strip_accents}
     model_dir.write(values.output_dir, setup.config, info, setup.vocab_file)
-
-
-def restore(values, model, prefix):
-    """Gives the model the weights of a checkpoint -> its step; `UserError` for a head that was never trained."""
-    report = checkpoint.restore(model, prefix, values.allow_missing, values.use_ema)
-    logger.info("%s", report.summary())
-    untrained = report.missing + report.misshapen
-    if untrained and not values.allow_missing:
-        raise UserError(f"{prefix}: a classifier that was never trained cannot be evaluated: "
-                        f"{checkpoint.shorten(untrained)} (--allow_missing goes on regardless)")
-    return report.global_step or 0
 
 
 def measure(values, task, objective, predict, dev):

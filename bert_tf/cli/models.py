@@ -31,6 +31,17 @@ def initialize(values, model, start_from):
                        checkpoint.shorten(report.missing + report.misshapen))
 
 
+def restore(values, model, prefix):
+    """Gives the model the weights of a checkpoint -> its step; `UserError` for a head that was never trained."""
+    report = checkpoint.restore(model, prefix, values.allow_missing, values.use_ema)
+    logger.info("%s", report.summary())
+    untrained = report.missing + report.misshapen
+    if untrained and not values.allow_missing:
+        raise UserError(f"{prefix}: heads that were never trained cannot be evaluated: "
+                        f"{checkpoint.shorten(untrained)} (--allow_missing goes on regardless)")
+    return report.global_step or 0
+
+
 def is_in_folder(prefix, folder):
     """Whether a checkpoint lies in a folder, however the two are written."""
     return os.path.realpath(os.path.dirname(prefix) or ".") == os.path.realpath(folder)

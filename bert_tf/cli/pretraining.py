@@ -158,13 +158,7 @@ def results(values, runtime, model, evaluate, start_from, step):
         if prefix is None:
             raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint "
                             "is given")
-        report = checkpoint.restore(model, prefix, values.allow_missing, values.use_ema)
-        logger.info("%s", report.summary())
-        untrained = report.missing + report.misshapen
-        if untrained and not values.allow_missing:
-            raise UserError(f"{prefix}: heads that were never trained cannot be evaluated: "
-                            f"{checkpoint.shorten(untrained)} (--allow_missing goes on regardless)")
-        step = report.global_step or 0
+        step = models.restore(values, model, prefix)
     metrics = {"global_step": step, **evaluate()}
     if runtime.is_chief:
         files.make_folder(values.output_dir)

@@ -381,7 +381,7 @@ def test_a_classifier_that_was_never_trained_answers_nothing(call, data, finishe
     bad = bad_files(data, finished, tmp_path / "bad")
     status, errors, _ = call(*words, init_checkpoint=bad / "encoder")
     assert status == 2 and len(errors) == 1 and not (tmp_path / "out").exists()
-    assert "a classifier that was never trained" in errors[0] and "output_weights" in errors[0]
+    assert "heads that were never trained" in errors[0] and "output_weights" in errors[0]
 
 
 def test_another_casing_goes_through_when_allowed(call, finished, tmp_path):
