@@ -68,10 +68,10 @@ def make_data(folder):
     """Records and a config of a small model."""
     run([sys.executable, "create_pretraining_data.py", f"--input_file={TEXT}/corpus.txt",
          f"--output_file={folder}/records", f"--vocab_file={TEXT}/vocab.txt", "--max_seq_length=64",
-         "--max_predictions_per_seq=10", "--dupe_factor=1"])
+         "--max_predictions_per_seq=10", "--dupe_factor=1", "--short_seq_prob=0"])
     vocab_size = len((TEXT / "vocab.txt").read_text(encoding="utf-8").splitlines())
-    config = {"vocab_size": vocab_size, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-              "intermediate_size": 256, "max_position_embeddings": 64, "type_vocab_size": 2}
+    config = {"vocab_size": vocab_size, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2}
     (pathlib.Path(folder) / "bert_config.json").write_text(json.dumps(config))
 
 

@@ -67,7 +67,9 @@ def train(state, objective, feed, runtime, schedule, callbacks=(), selection=Non
     callbacks.on_train_begin()
     try:
         with Saver(schedule.output_dir, schedule.keep_checkpoint_max, schedule.keep_checkpoint_every_n_steps,
-                   runtime.is_chief) as saver, Signals() as signals, watch.lost_workers(saver):
+                   runtime.is_chief) as saver, Signals() as signals, naming_lost_workers(runtime):
+            if selection and selection.rows:
+                saver.best = prefix_of(schedule.output_dir, selection.best_step)
             while state.step < schedule.num_train_steps:
                 steps, stop = agree(pace.steps(state.step), bool(signals.received or state.model.stop_training))
                 if stop:
@@ -181,17 +183,18 @@ class Watch:
                 logger.warning("XLA has compiled %d batch shapes: batches differ in more than their length; a "
                                "--train_batch_size that replicas x micro-batches divide helps", self.shapes)
 
-    @contextlib.contextmanager
-    def lost_workers(self, saver):
-        """Turns what TensorFlow raises for a lost worker into a `UserError` that names it."""
-        try:
-            yield
-        except LOST as error:
-            if self.runtime.cluster is None:
-                raise
-            lost = ", ".join(self.runtime.cluster.lost()) or "another worker"
-            raise UserError(f"{lost} is gone, or its network; the same command on every worker goes on from the last "
-                            "checkpoint") from error
+
+@contextlib.contextmanager
+def naming_lost_workers(runtime):
+    """Turns what TensorFlow raises for a lost worker of a cluster into a `UserError` that names it."""
+    try:
+        yield
+    except LOST as error:
+        if runtime.cluster is None:
+            raise
+        lost = ", ".join(runtime.cluster.lost()) or "another worker"
+        raise UserError(f"{lost} is gone, or its network; the same command on every worker goes on from the last "
+                        "checkpoint") from error
 
 
 class Pace:

@@ -336,8 +336,9 @@ class TestEvaluationWhileTraining:
     def test_a_run_that_goes_on_knows_the_best_so_far(self, trainer, unbroken, tmp_path):
         trainer.run(tmp_path, steps=4, selection=self.selection(tmp_path, [0.9, 0.2]), eval_every_steps=2)
         again = self.selection(tmp_path, [0.5, 0.4])
-        trainer.run(tmp_path, selection=again, eval_every_steps=2)
+        trainer.run(tmp_path, selection=again, eval_every_steps=2, save_checkpoints_steps=1, keep_checkpoint_max=1)
         assert again.best_step == 2 and [row["step"] for row in again.rows] == [2, 4, 6, 8]
+        assert checkpoint.find(f"{tmp_path}/model.ckpt-2")
         assert_equals_unbroken(tmp_path, unbroken)
 
 
