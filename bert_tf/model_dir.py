@@ -12,8 +12,9 @@ logger = logging.getLogger("bert_tf")
 CONFIG = "bert_config.json"
 VOCAB = "vocab.txt"
 INFO = "model.json"
-# What `INFO` may say that a script goes by, and of what type it is.
-KINDS = {"task": str, "labels": list, "max_seq_length": int, "do_lower_case": bool, "strip_accents": bool}
+# What `INFO` may say that a script goes by, and of what types it may be.
+KINDS = {"task": (str,), "labels": (list,), "max_seq_length": (int,), "do_lower_case": (bool,),
+         "strip_accents": (bool, type(None))}
 
 
 def find_file(prefix, name, given, flag, required=True):
@@ -51,8 +52,8 @@ def read_info(prefix):
     """
     path = os.path.join(os.path.dirname(prefix), INFO)
     info = files.read_json_object(path) if files.exists(path) else {}
-    for name, kind in KINDS.items():
-        if name in info and type(info[name]) is not kind:
+    for name, kinds in KINDS.items():
+        if name in info and type(info[name]) not in kinds:
             raise UserError(f"{path}: {name} is {info[name]!r}; mend or remove the file")
     return info
 

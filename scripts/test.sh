@@ -4,4 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/venv.sh
 make_venv test
-exec .venv/bin/python -m pytest "$@"
+# A process for each core; a file stays in one, whose fixtures it shares.
+exec .venv/bin/python -m pytest --numprocesses=auto --dist=loadfile "$@"

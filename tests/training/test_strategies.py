@@ -22,7 +22,7 @@ from bert_tf.training import evaluation
 from bert_tf.training.precision import LossScale
 from bert_tf.training.step import build_train_loop, scalar_names
 
-CONFIG = dict(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+CONFIG = dict(vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
               max_position_embeddings=128, type_vocab_size=2)
 STILL = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 BATCH, STEPS, LENGTH, PREDICTIONS = 16, 5, 128, 20
@@ -59,8 +59,9 @@ def make_feed(runtime, accumulation=1, padded=False):
                          split=split)
 
 
-def train(runtime, optimizer="adam", accumulation=1, padded=False, iterations_per_loop=STEPS, **config):
-    """The rows of five steps, the weights after them, and an evaluation."""
+def train(runtime, optimizer="adam", accumulation=1, padded=False, iterations_per_loop=STEPS, evaluated=False,
+          **config):
+    """The rows of five steps, the weights after them and, if asked for, an evaluation."""
     with runtime.start().scope():
         model = modeling.BertForPreTraining(modeling.BertConfig(**CONFIG | (config or STILL)), dtype=runtime.policy)
         optimizer = optimization.create_optimizer(1e-3, STEPS + 2, 2, optimizer)
@@ -71,7 +72,7 @@ def train(runtime, optimizer="adam", accumulation=1, padded=False, iterations_pe
         while len(rows) < STEPS:
             rows = np.concatenate([rows, device_loop(iterator, tf.constant(iterations_per_loop)).numpy()])
         assert len(rows) == STEPS and int(optimizer.iterations.numpy()) == STEPS
-        metrics = evaluation.build_evaluation(model, objective, runtime)(feed)
+        metrics = evaluation.build_evaluation(model, objective, runtime)(feed) if evaluated else {}
         weights = {variable.path.replace("/", "|"): variable.numpy() for variable in model.weights}
     return {**{f"row|{name}": column for name, column in zip(scalar_names(objective), rows.T)},
             **{f"metric|{name}": value for name, value in metrics.items()}, **weights}
@@ -80,18 +81,18 @@ def train(runtime, optimizer="adam", accumulation=1, padded=False, iterations_pe
 @pytest.fixture(scope="module")
 def one_device():
     """One device, batch 16, by optimizer."""
-    return {name: train(Runtime(), name) for name in ("adam", "lamb")}
+    return {name: train(Runtime(), name, evaluated=True) for name in ("adam", "lamb")}
 
 
 def assert_same(found, expected):
-    assert set(found) == set(expected)
-    for name, value in expected.items():
+    assert set(expected) - set(found) <= {name for name in expected if name.startswith("metric|")}
+    for name, value in found.items():
         if name == "row|rows":  # padding counts
             continue
         if name.endswith("key|bias"):  # its gradient is rounding noise
             continue
-        largest = np.abs(value).max() if name.startswith(("row", "metric")) else 1.0
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5 * max(1.0, largest), err_msg=name)
+        largest = np.abs(expected[name]).max() if name.startswith(("row", "metric")) else 1.0
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5 * max(1.0, largest), err_msg=name)
 
 
 def test_the_run_that_all_are_compared_with(one_device):
@@ -102,14 +103,15 @@ def test_the_run_that_all_are_compared_with(one_device):
 
 
 @pytest.mark.parametrize("how", [
-    dict(accumulation=2), dict(padded=True), dict(accumulation=16, iterations_per_loop=2), dict(xla=True, padded=True),
+    dict(accumulation=2), dict(padded=True), dict(accumulation=4, iterations_per_loop=2), dict(xla=True, padded=True),
     dict(strategy="mirrored", virtual_devices=2),
     dict(strategy="mirrored", virtual_devices=2, accumulation=2, xla=True, padded=True)],
     ids=lambda how: "-".join(f"{name}={value}" for name, value in how.items()))
 def test_devices_micro_batches_padding_and_xla_change_no_number(one_device, how):
     settings = {name: how[name] for name in ("strategy", "virtual_devices", "xla") if name in how}
     rest = {name: how[name] for name in ("accumulation", "padded", "iterations_per_loop") if name in how}
-    assert_same(train(Runtime(**settings), **rest), one_device["adam"])
+    evaluated = how == dict(strategy="mirrored", virtual_devices=2)
+    assert_same(train(Runtime(**settings), evaluated=evaluated, **rest), one_device["adam"])
 
 
 def test_the_same_with_lamb(one_device):
@@ -166,4 +168,4 @@ def test_dropout_differs_between_replicas_and_micro_batches_and_is_repeated():
 
 
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **train(Runtime(strategy="multi_worker", **json.loads(sys.argv[2]))))
+    np.savez(sys.argv[1], **train(Runtime(strategy="multi_worker", **json.loads(sys.argv[2])), evaluated=True))
