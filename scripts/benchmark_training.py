@@ -199,14 +199,15 @@ def make_job(values, folder):
 def measure(job, way, seconds, folder):
     """One measurement: a dictionary with `examples_per_second`, or with `skipped`, the reason why not."""
     name, library, options = way
-    print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
     measured = {"name": name, "library": library, "padding": options.get("padding"), "busy_before": busy_cores()}
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     if "onednn" in options:
         environment["TF_ENABLE_ONEDNN_OPTS"] = str(int(options["onednn"]))
     with tempfile.TemporaryDirectory(dir=folder) as place:
         run = run_ours if library == "ours" else run_peer
-        return {**measured, **run({**job, "library": library, "options": options}, seconds, place, environment)}
+        measured |= run({**job, "library": library, "options": options}, seconds, place, environment)
+    print(json.dumps(measured), file=sys.stderr, flush=True)  # so that a run that is broken off was not in vain
+    return measured
 
 
 def busy_cores():
