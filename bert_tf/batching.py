@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 
+POOL = 64  # batches whose examples are sorted by length together
+
 
 def epoch_order(num_examples, seed, epoch, shuffle_buffer=0):
     """The order int64 [num_examples] of an epoch's examples, all of them once.
@@ -34,11 +36,26 @@ def epoch_order(num_examples, seed, epoch, shuffle_buffer=0):
     return order
 
 
-def training_order(num_examples, batch_size, seed, start=0, shuffle_buffer=0, end=None):
+def group_by_length(order, lengths, batch_size, first, rng):
+    """An order int64 [N] in which each batch holds examples of like `lengths` [N].
+
+    The batches begin at `first`, `first + batch_size` and so on; what lies before is the end of an earlier batch.
+    Examples are sorted within pools of `POOL` batches, and full batches drawn in an order of their own, so that no
+    length comes early or late.
+    """
+    pools = np.arange(len(order)) // (POOL * batch_size)
+    batches = np.split(order[np.lexsort([lengths[order], pools])], range(first, len(order), batch_size))
+    full = [number for number, batch in enumerate(batches) if len(batch) == batch_size]
+    drawn = iter(rng.permutation(full))
+    return np.concatenate([batches[next(drawn)] if len(batch) == batch_size else batch for batch in batches])
+
+
+def training_order(num_examples, batch_size, seed, start=0, shuffle_buffer=0, end=None, lengths=None):
     """Yields the example numbers int64 [batch_size] of each batch, after `start` examples.
 
-    Every epoch has an order of its own (`epoch_order`); a batch may begin in one epoch and end in the next. The last
-    batch is short where `end` examples in all do not fill it; without `end` there is no last.
+    Every epoch has an order of its own (`epoch_order`, with `lengths` int [num_examples] then `group_by_length`); a
+    batch may begin in one epoch and end in the next. The last batch is short where `end` examples in all do not fill
+    it; without `end` there is no last.
     """
     position, order, ordered_epoch = start, None, None
     while end is None or position < end:
@@ -47,6 +64,9 @@ def training_order(num_examples, batch_size, seed, start=0, shuffle_buffer=0, en
             epoch, offset = divmod(position, num_examples)
             if epoch != ordered_epoch:
                 order, ordered_epoch = epoch_order(num_examples, seed, epoch, shuffle_buffer), epoch
+                if lengths is not None:
+                    order = group_by_length(order, lengths, batch_size, -epoch * num_examples % batch_size,
+                                            np.random.RandomState([seed, epoch, 1]))
             taken = order[offset:offset + wanted - len(numbers)]
             numbers.extend(taken)
             position += len(taken)

@@ -3,8 +3,9 @@
 Shapes: N rows of any kind, H width of a row.
 """
 
+import math
+
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import UserError
@@ -18,10 +19,19 @@ def create_initializer(initializer_range=0.02):
     return keras.initializers.TruncatedNormal(stddev=initializer_range)
 
 
+@tf.autograph.experimental.do_not_convert  # which would take the function from under its decorator
+@tf.custom_gradient
 def gelu(x):
     """Gaussian error linear unit in its tanh form, as the original has it (Hendrycks and Gimpel, 2016)."""
-    # x * x * x, since a power of three is a slow transcendental function on a CPU.
-    return 0.5 * x * (1.0 + tf.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x * x * x)))
+    # The gradient is written out since TensorFlow's, operation by operation, reads and writes twice as much memory.
+    slope = math.sqrt(2.0 / math.pi)
+    tanh = tf.tanh(slope * (x + 0.044715 * x * x * x))  # a power of three would be a slow function on a CPU
+
+    def gradient(upstream):
+        inner = slope + (3.0 * 0.044715 * slope) * x * x
+        return upstream * (0.5 + 0.5 * tanh + 0.5 * x * (1.0 - tanh * tanh) * inner)
+
+    return 0.5 * x * (1.0 + tanh), gradient
 
 
 def gelu_erf(x):
@@ -67,10 +77,27 @@ class LayerNorm(ExactLayer):
         self.beta = self.add_weight(name="beta", shape=width, initializer="zeros")
 
     def call(self, x):
-        x = tf.cast(x, tf.float32)
-        mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
-        scale = tf.math.rsqrt(variance + 1e-12) * self.gamma
-        return tf.cast(x * scale + (self.beta - mean * scale), self.compute_dtype)
+        rows = normalize(tf.cast(x, tf.float32), tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+        return tf.cast(rows, self.compute_dtype)
+
+
+@tf.autograph.experimental.do_not_convert  # which would take the function from under its decorator
+@tf.custom_gradient
+def normalize(x, gamma, beta):
+    """Rows [N, H] at mean 0 and variance 1, times gamma [H], plus beta [H]."""
+    mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
+    deviation = tf.math.rsqrt(variance + 1e-12)
+    scale = deviation * gamma
+
+    def gradient(upstream):
+        # Written out, as in `gelu`: it keeps x alone, and goes over memory half as often.
+        normal, along = (x - mean) * deviation, upstream * gamma
+        about = tf.reduce_mean(along, axis=-1, keepdims=True)
+        about += normal * tf.reduce_mean(along * normal, axis=-1, keepdims=True)
+        rows = tf.range(tf.rank(x) - 1)
+        return deviation * (along - about), tf.reduce_sum(upstream * normal, rows), tf.reduce_sum(upstream, rows)
+
+    return x * scale + (beta - mean * scale), gradient
 
 
 def dense(units, initializer_range, activation=None, **kwargs):

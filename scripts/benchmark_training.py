@@ -17,7 +17,8 @@ KerasHub: `fit` on ids that were made before, padded to --max_seq_length as its 
 batches of like length padded to their longest, which a user would have to write ("sorted"). PyTorch: a loop over
 batches of like length, padded to their longest. All use Adam with decoupled decay and clip to a global norm of 1.
 In pretraining KerasHub has no next sentence loss, and Hugging Face scores all positions, not only the masked ones.
-"onednn" sets TF_ENABLE_ONEDNN_OPTS=1, which TensorFlow does itself only on processors with AVX-512.
+Ours run with TF_ENABLE_ONEDNN_OPTS=1, as they set it themselves; TensorFlow does so only on processors with AVX-512,
+so that KerasHub is measured without it and with it ("onednn").
 
 Peers need `pip install keras-hub` and `pip install torch transformers`, in this Python or in those that
 --keras_python and --torch_python name; without them their rows are left out. They run with the C library told to
@@ -53,7 +54,7 @@ SHAPES = {"minilm": (6, 384, 12, 1536), "bert-small": (4, 512, 8, 2048), "bert-b
 # Name, library, options: "onednn", and flags of our scripts or what benchmark_peers.py reads.
 WAYS = (
     ("ours-float32", "ours", {}),
-    ("ours-float32-onednn", "ours", {"onednn": True}),
+    ("ours-float32-sorted", "ours", {"group_by_length": True}),
     ("ours-bfloat16", "ours", {"precision": "bfloat16"}),
     ("ours-float32-xla", "ours", {"xla": True}),
     ("keras-fixed", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "fixed"}),
@@ -201,8 +202,8 @@ def measure(job, way, seconds, folder):
     name, library, options = way
     measured = {"name": name, "library": library, "padding": options.get("padding"), "busy_before": busy_cores()}
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    if "onednn" in options:
-        environment["TF_ENABLE_ONEDNN_OPTS"] = str(int(options["onednn"]))
+    if library != "ours":
+        environment["TF_ENABLE_ONEDNN_OPTS"] = str(int(options.get("onednn", False)))
     with tempfile.TemporaryDirectory(dir=folder) as place:
         run = run_ours if library == "ours" else run_peer
         measured |= run({**job, "library": library, "options": options}, seconds, place, environment)
@@ -229,8 +230,7 @@ def run_ours(job, seconds, place, environment):
     from bert_tf.training import journal
 
     output_dir, screen = os.path.join(place, "run"), os.path.join(place, "screen.txt")
-    options = {flag: value for flag, value in job["options"].items() if flag != "onednn"}
-    settings = {**job["flags"], **options, "output_dir": output_dir}
+    settings = {**job["flags"], **job["options"], "output_dir": output_dir}
     command = [sys.executable, os.path.join(ROOT, job["script"]),
                *(f"--{flag}={value}" for flag, value in settings.items())]
     started = time.perf_counter()

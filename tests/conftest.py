@@ -10,7 +10,9 @@ import pathlib
 
 import pytest
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from bert_tf.cli import app
+
+os.environ.update({name: value for name, value in app.ENVIRONMENT.items() if name not in os.environ})
 import tensorflow as tf  # noqa: E402
 
 # Two logical CPU devices, for tests of strategies; they must be made before TensorFlow's first operation.

@@ -80,6 +80,31 @@ class TestTrainingOrder:
             assert sorted(stream[epoch * 7:epoch * 7 + 7]) == list(range(7))
 
 
+    @few
+    @given(num_examples=st.integers(1, 300), batch_size=st.integers(1, 40), first_batch=st.integers(0, 30))
+    def test_batches_of_like_length_hold_every_example_and_begin_anywhere(self, num_examples, batch_size, first_batch):
+        lengths = np.random.RandomState(num_examples).randint(2, 60, num_examples)
+
+        def batches(start, count):
+            order = batching.training_order(num_examples, batch_size, 7, start, lengths=lengths)
+            return np.concatenate(list(itertools.islice(order, count)))
+
+        count = first_batch + 3 + -(-2 * num_examples // batch_size)
+        whole = batches(0, count)
+        assert (batches(first_batch * batch_size, count - first_batch) == whole[first_batch * batch_size:]).all()
+        for epoch in range(2):
+            assert sorted(whole[epoch * num_examples:][:num_examples]) == list(range(num_examples))
+
+    def test_batches_of_like_length_are_alike_and_not_in_order_of_length(self):
+        lengths = np.random.RandomState(0).randint(2, 130, 1003)
+        order = batching.training_order(1003, 16, 7, lengths=lengths)
+        batches = list(itertools.islice(order, 180))  # nearly three epochs, which are no whole number of batches
+        spreads = [np.ptp(lengths[batch]) for batch in batches]
+        assert np.median(spreads) < 5 and np.mean(spreads) < 8
+        means = [lengths[batch].mean() for batch in batches[:60]]
+        assert abs(np.corrcoef(means, range(60))[0, 1]) < 0.3
+
+
 def test_evaluation_takes_files_in_order_and_begins_again():
     batches = list(batching.evaluation_order(5, 3, 4))
     assert [batch.tolist() for batch in batches] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1]]

@@ -37,6 +37,39 @@ def test_layer_norm_equals_the_recorded_values(recorded, xla):
     assert np.abs(found[0] - exact).max() <= np.abs(expected[0] - exact).max() + 1e-5
 
 
+def plain_gelu(x):
+    return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def plain_norm(x, gamma, beta):
+    mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + 1e-12) * gamma + beta
+
+
+@pytest.mark.parametrize("function, plain, shapes", [
+    (layers.gelu, plain_gelu, ([13, 40],)), (layers.normalize, plain_norm, ([13, 40], [40], [40])),
+    (layers.normalize, plain_norm, ([2, 3, 40], [40], [40]))])
+@pytest.mark.parametrize("xla", [False, True])
+def test_gradients_of_both_orders_are_those_of_the_plain_operations(function, plain, shapes, xla):
+    rng = np.random.RandomState(0)
+    inputs = [tf.constant(rng.normal(0.5, 2, shape), tf.float64) for shape in shapes]
+    upstream = tf.constant(rng.normal(size=shapes[0]), tf.float64)
+
+    @tf.function(jit_compile=xla)
+    def gradients(function):
+        with tf.GradientTape() as outer:
+            outer.watch(inputs)
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                value = function(*inputs)
+            first = inner.gradient(value, inputs, upstream)
+            total = tf.add_n([tf.reduce_sum(gradient * gradient) for gradient in first])
+        return value, first, outer.gradient(total, inputs, unconnected_gradients="zero")
+
+    tf.nest.map_structure(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9),
+                          gradients(function), gradients(plain))
+
+
 def test_gelu_erf_is_the_exact_form():
     x = tf.linspace(-6.0, 6.0, 101)
     exact = [value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x.numpy().tolist()]

@@ -17,6 +17,10 @@ from absl import flags
 
 from bert_tf.errors import UserError
 
+# What TensorFlow reads when it is loaded, unless the user has set it. It turns oneDNN on by itself only with AVX-512;
+# with AVX2 alone a float32 step is up to a quarter faster too.
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
+
 
 def main(define_flags, run, argv=None, description="", positional=False):
     """Parses `argv`, calls `run(values)` and returns the exit status: 0, or 2 after a one-line error.
@@ -25,7 +29,7 @@ def main(define_flags, run, argv=None, description="", positional=False):
     inside `run`, never above it: `--help` and a misspelt flag answer at once. With `positional`, `run(values,
     arguments)` gets what is no flag; else there must be none.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     argv = list(sys.argv if argv is None else argv)

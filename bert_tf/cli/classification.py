@@ -185,9 +185,11 @@ def make_plan(values, num_examples):
 def training_feed(values, runtime, rows, plan):
     """The batches of training: all examples in an order that seed and epoch decide, the last batch short."""
     sizes = training.make_sizes(values, runtime)
+    lengths = rows.lengths if values.group_by_length else None
 
     def order(start):
-        return batching.training_order(len(rows), values.train_batch_size, values.seed, start, end=plan.num_examples)
+        return batching.training_order(len(rows), values.train_batch_size, values.seed, start, end=plan.num_examples,
+                                       lengths=lengths)
 
     return training.training_feed(values, runtime, order, lambda numbers: features.make_batch(rows, numbers, sizes),
                                   rows.where)
@@ -195,7 +197,7 @@ def training_feed(values, runtime, rows, plan):
 
 def fingerprint(values, setup, rows):
     """All that decides the trajectory of a run, besides what is so for every script."""
-    names = ("num_train_epochs", "warmup_proportion", "original_steps")
+    names = ("num_train_epochs", "warmup_proportion", "original_steps", "group_by_length")
     return {"script": "run_classifier", "task": setup.task.name, "examples": rows.digest,
             "config": setup.config.to_dict(), **{name: values[name].value for name in names}}
 

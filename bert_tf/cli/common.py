@@ -57,6 +57,10 @@ FOLDER = (
     ("integer", "early_stopping_patience", 0, "End after so many evaluations in a row without a new best; 0: never."),
 )
 
+FINE_TUNING = (
+    ("bool", "group_by_length", False, "Make each batch of examples of like length: less padding, another order."),
+)
+
 OBSOLETE = (
     ("string", "master", None, "Has no effect."),
 )

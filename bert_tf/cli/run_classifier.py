@@ -48,7 +48,7 @@ def main(argv=None):
 
 def define_flags(values):
     """The original's flags with its defaults, and the ones that all training scripts share."""
-    common.define(values, FLAGS, common.RUNTIME, common.STEP, common.FOLDER, common.OBSOLETE)
+    common.define(values, FLAGS, common.FINE_TUNING, common.RUNTIME, common.STEP, common.FOLDER, common.OBSOLETE)
     flags.mark_flags_as_required(["data_dir", "output_dir"], flag_values=values)
 
 
