@@ -12,12 +12,8 @@ import pytest
 
 from bert_tf.cli import app
 
-os.environ.update({name: value for name, value in app.ENVIRONMENT.items() if name not in os.environ})
-import tensorflow as tf  # noqa: E402
-
-# Two logical CPU devices, for tests of strategies; they must be made before TensorFlow's first operation.
-(_cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(_cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+# As the scripts do; with two logical CPU devices, for tests of strategies.
+app.load_tensorflow(virtual_devices=2)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GOLDENS = ROOT / "tests" / "goldens"

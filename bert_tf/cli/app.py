@@ -29,7 +29,6 @@ def main(define_flags, run, argv=None, description="", positional=False):
     inside `run`, never above it: `--help` and a misspelt flag answer at once. With `positional`, `run(values,
     arguments)` gets what is no flag; else there must be none.
     """
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     argv = list(sys.argv if argv is None else argv)
@@ -100,6 +99,7 @@ def load_tensorflow(virtual_devices=0):
 
     `virtual_devices` splits the CPU into so many.
     """
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     sys.stderr.flush()
     screen = os.dup(2)
     with tempfile.TemporaryFile() as unseen:
@@ -107,6 +107,9 @@ def load_tensorflow(virtual_devices=0):
         try:
             import tensorflow as tf
 
+            # With oneDNN the same operations are fused in one program and not in another, and round differently;
+            # fusing makes no step faster.
+            tf.config.optimizer.set_experimental_options({"remapping": False})
             if virtual_devices:
                 (cpu,) = tf.config.list_physical_devices("CPU")
                 tf.config.set_logical_device_configuration(
