@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from bert_tf.errors import UserError
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXT = ROOT / "tests/goldens/pretrain_data"
 STEPS, ENDS = 15, 5
+TIME_LIMIT = 600  # seconds for a cell; none takes a tenth of it
 STRATEGIES = {"one": ("one device", [], ["--strategy=one"]),
               "mirrored": ("mirrored, 2 virtual CPU devices", [], ["--strategy=mirrored", "--virtual_devices=2"]),
               "multi_worker": ("2 workers", ["bash", "scripts/launch_local_workers.sh", "2"],
@@ -32,7 +34,6 @@ STRATEGIES = {"one": ("one device", [], ["--strategy=one"]),
 PRECISIONS = ("float32", "bfloat16", "float16")
 COLUMNS = tuple(itertools.product((False, True), (1, 5), (1, 2)))
 BEGIN, END = "<!-- matrix: made by scripts/run_matrix.py -->", "<!-- end of matrix -->"
-
 
 
 def define_flags(values):
@@ -76,9 +77,15 @@ def make_data(folder):
 
 
 def run(command):
-    """Status and text of a command."""
-    done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    return done.returncode, done.stdout
+    """Status and text of a command; a status of 124 for one that hangs, which is ended with all that it started."""
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               start_new_session=True)
+    try:
+        text, _ = process.communicate(timeout=TIME_LIMIT)
+        return process.returncode, text
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return 124, f"error: hung for {TIME_LIMIT} seconds"
 
 
 def run_cell(folder, strategy, precision, xla, iterations_per_loop, accumulation):
