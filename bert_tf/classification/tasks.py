@@ -4,39 +4,63 @@ Sources: the original for MRPC, CoLA, MNLI and XNLI; for the rest the files of G
 et al., 2018), PAWS-X (Yang et al., 2019) and XTREME (Hu et al., 2020).
 """
 
+import collections.abc
 import dataclasses
+import functools
+import os
 
+from bert_tf import files
+from bert_tf.classification import rows
 from bert_tf.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A file of tab-separated rows: its name below the data folder, and which of its columns are read.
+    """A file of rows: its name below the data folder, how it is read, and which of its columns.
 
-    Columns count from 0, -1 is the last. `{language}` in the name stands for the language that is asked for;
-    `language` is the column that names a row's own, where a file holds several.
+    Columns count from 0, -1 is the last; of rows that are dictionaries they are names. `label` may be several columns
+    of 0 and 1, one for each label, in a tuple. `{language}` in the name stands for the language that is asked for;
+    `language` is the column that names a row's own, where a file holds several. `rows` is a reader of `rows.py`.
+    `separator` stands between the labels of a row that has several. `path` is the file's own, where it is known.
     """
 
     file: str
     text: tuple
-    label: int | None = None
+    label: int | str | tuple | None = None
     header: bool = True
     language: int | None = None
+    rows: collections.abc.Callable = rows.read_tsv
+    separator: str = ","
+    path: str | None = None
 
-    @property
+    @functools.cached_property
+    def columns(self):
+        """All columns that are read."""
+        labels = self.label if isinstance(self.label, tuple) else (self.label,)
+        return [column for column in (*self.text, *labels, self.language) if column is not None]
+
+    @functools.cached_property
     def num_columns(self):
-        """How many columns a row must have at least."""
-        last_text = max(self.text)
-        return last_text + 2 if self.label == -1 else 1 + max(last_text, self.label or 0)
+        """How many columns a row must have at least, of rows that are lists."""
+        return max(self.columns) + (2 if self.label == -1 else 1)
+
+    def path_in(self, data_dir, language=None):
+        """Where the file lies."""
+        return self.path or os.path.join(data_dir, self.file.format(language=language))
+
+    def is_there(self, data_dir, language=None):
+        """Whether the file is there."""
+        return self.path is not None or files.exists(self.path_in(data_dir, language))
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
     """A task: `splits` maps train, dev, test and the like to the layouts that a file may have, the usual one first.
 
-    `labels` in the order of the model's classes; () where a score is predicted (regression). `scores` are the official
-    ones besides accuracy, by their names in `scores.py`. `language` is the usual one, for a task that has several.
-    `aliases` are other spellings of labels. `loses_tabs`: the official file has rows that lost a tab, to be left out.
+    `kind` is "single" (one label an example), "multi" (any number of labels) or "regression" (a score). `labels` in
+    the order of the model's classes; () for a score. `scores` are the official ones besides accuracy, by their names
+    in `scores.py`. `language` is the usual one, for a task that has several. `aliases` are other spellings of labels.
+    `loses_tabs`: the official file has rows that lost a tab, to be left out.
     """
 
     name: str
@@ -46,6 +70,7 @@ class Task:
     language: str | None = None
     aliases: dict = dataclasses.field(default_factory=dict)
     loses_tabs: bool = False
+    kind: str = "single"
 
     @property
     def num_classes(self):
@@ -95,7 +120,7 @@ TASKS = {task.name.lower(): task for task in (
     Task("CoLA", _glue((3,), 1, test_text=(1,), header=False), _ZERO_ONE, ("matthews_corrcoef",)),
     Task("SST-2", _glue((0,), 1, test_text=(1,)), _ZERO_ONE),
     Task("MRPC", _glue((3, 4), 0), _ZERO_ONE, ("f1",)),
-    Task("STS-B", _glue((7, 8), -1), scores=("pearson", "spearman")),
+    Task("STS-B", _glue((7, 8), -1), scores=("pearson", "spearman"), kind="regression"),
     Task("QQP", _glue((3, 4), 5, test_text=(1, 2)), _ZERO_ONE, ("f1",), loses_tabs=True),
     Task("MNLI", _MNLI_SPLITS, _INFERENCE),
     Task("QNLI", _glue((1, 2), -1), _ENTAILMENT),
@@ -112,5 +137,5 @@ def find(name):
     task = TASKS.get(name.lower())
     if task is None:
         raise UserError(f"--task_name={name}: no such task; there are "
-                        f"{', '.join(task.name for task in TASKS.values())}")
+                        f"{', '.join(task.name for task in TASKS.values())}, and custom for data of your own")
     return task

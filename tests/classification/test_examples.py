@@ -115,14 +115,23 @@ def test_the_last_column_is_the_label_whatever_comes_between(tmp_path, caplog):
 def test_a_tab_too_many_is_said(tmp_path, caplog):
     write(tmp_path, "sentence\tlabel\na\t1\nb\t0\tc\n")
     assert len(read(tasks.find("SST-2"), "train", tmp_path)) == 2
-    assert "1 of the rows have another number of columns than the first line (2): a tab inside a text? (line 3)" in (
-        caplog.text)
+    assert ("train.tsv: 2 examples; 1 rows with another number of columns than the first (2): a tab inside a text? "
+            "(line 3)") in caplog.text
 
 
 def test_rows_of_qqp_that_lost_a_tab_are_left_out_and_said(tmp_path, caplog):
     write(tmp_path, "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t1\t2\ta b\t1\n2\t3\t4\ta\tb\t1\n")
     assert read(tasks.find("QQP"), "train", tmp_path) == [(3, "a", "b", 1)]
-    assert "1 of the rows lack a column and are left out (line 2)" in caplog.text
+    assert "train.tsv: 1 examples; 1 rows that lack a column left out (line 2)" in caplog.text
+
+
+def test_blank_lines_and_empty_texts_are_counted_in_one_line(tmp_path, caplog):
+    lines = ["", "sentence\tlabel", "", "a\t1", *[""] * 6, "\t0", " \t0"]
+    assert read(tasks.find("SST-2"), "train", write(tmp_path, "\n".join(lines))) == [
+        (4, "a", None, 1), (11, "", None, 0), (12, " ", None, 0)]
+    (record,) = caplog.records
+    assert record.getMessage().endswith("train.tsv: 3 examples; 8 blank lines left out (line 1, 3, 5, 6, 7, ...); "
+                                        "2 rows with an empty text (line 11, 12)")
 
 
 # What is refused.
@@ -131,19 +140,49 @@ def test_rows_of_qqp_that_lost_a_tab_are_left_out_and_said(tmp_path, caplog):
 @pytest.mark.parametrize("name, text, message", [
     ("SST-2", "", "train.tsv: the file is empty"),
     ("SST-2", "sentence\tlabel\n", "train.tsv: holds no example"),
-    ("SST-2", "sentence\tlabel\na\t1\n\n", "train.tsv:3: the row has 1 columns, SST-2 needs 2"),
+    ("SST-2", "sentence\tlabel\na\t1\nb\n", "train.tsv:3: expected at least 2 tab-separated columns, found 1"),
     ("SST-2", "sentence\tlabel\na\t2\n", "train.tsv:2: '2' is no label of SST-2; there are 0, 1"),
     ("SST-2", "sentence\tlabel\na\t 1\n", "train.tsv:2: ' 1' is no label"),
-    ("CoLA", "a\t1\t\n", "train.tsv:1: the row has 3 columns, CoLA needs 4"),
-    ("RTE", "index\tsentence1\tsentence2\tlabel\n0\ta\tentailment\n", "train.tsv:2: the row has 3 columns"),
+    ("CoLA", "a\t1\t\n", "train.tsv:1: expected at least 4 tab-separated columns, found 3"),
+    ("RTE", "index\tsentence1\tsentence2\tlabel\n0\ta\tentailment\n", "train.tsv:2: expected at least 4 .*, found 3"),
     ("RTE", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tneutral\n", "train.tsv:2: 'neutral' is no label of RTE"),
     ("STS-B", "\t" * 9 + "\n" + "\t" * 9 + "much\n", "train.tsv:2: 'much' is no score; STS-B takes numbers"),
     ("STS-B", "\t" * 9 + "\n" + "\t" * 9 + "nan\n", "train.tsv:2: 'nan' is no score"),
+    ("CoLA", "source\tlabel\tmark\tsentence\nx\t1\t\ta\n", "train.tsv:1: 'label' is no label of CoLA, so that the "
+     r"first line looks like a header, but CoLA has none in this file; take the line out \(labels: 0, 1\)"),
+    ("SST-2", "a\t1\nb\t0\n", r"train.tsv:1: the first line reads like a row \('1'\), but SST-2 has a header in this "
+     "file; put a line of column names above it"),
+    ("XNLI", "a\tb\tcontradictory\n", "the first line reads like a row"),
+    ("STS-B", "\t" * 9 + "3.5\n", "the first line reads like a row"),
+    ("SST-2", f"sentence\tlabel\na\t{'9' * 100}\n", r"train.tsv:2: '9{57}\.\.\.' is no label"),
     ("SST-2", b"sentence\tlabel\na\xff\t1\n", "train.tsv:2: byte 0xff is not UTF-8"),
 ])
 def test_what_is_no_example_is_refused_with_its_line(tmp_path, name, text, message):
+    task = tasks.find(name)
+    file = task.splits["train"][0].file.format(language=task.language)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
     with pytest.raises(UserError, match=message):
-        read(tasks.find(name), "train", write(tmp_path, text))
+        read(task, "train", write(tmp_path, text, file), task.language)
+
+
+def test_a_test_file_without_its_header_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"test.tsv:1: the first line reads like a row \('0'\), but SST-2"):
+        read(tasks.find("SST-2"), "test", write(tmp_path, "0\ta\n1\tb\n", "test.tsv"))
+
+
+@pytest.mark.parametrize("cell, classes", [("b", (1,)), ("c, a", (0, 2)), ("a,a,,", (0,)), ("", ()),
+                                           (["b", "c"], (1, 2))])
+def test_rows_with_several_labels(caplog, cell, classes):
+    found = [(1, {"text": "x", "labels": cell})]
+    table = tasks.Table("", ("text",), "labels", header=False, rows=lambda path: iter(found), path="rows")
+    task = tasks.Task("tags", {}, ("a", "b", "c"), kind="multi")
+    assert list(examples.read("rows", table, task)) == [(1, "x", None, classes)]
+    assert ("1 rows with none of the labels (line 1)" in caplog.text) == (not classes)
+
+
+def test_many_labels_are_not_all_listed():
+    assert examples.listed(list("ab")) == "a, b"
+    assert examples.listed([str(number) for number in range(31)]).endswith("28, 29, ... (31 in all)")
 
 
 def test_files_that_are_not_there_are_refused(tmp_path):

@@ -43,6 +43,17 @@ def test_a_row_must_reach_its_last_column():
     assert tasks.Table("", (1,)).num_columns == 2
 
 
+def test_columns_of_rows_that_are_dictionaries_and_of_several_labels():
+    assert tasks.Table("", ("text",), "label").columns == ["text", "label"]
+    assert tasks.Table("", (0,), (3, 5, 4)).columns == [0, 3, 5, 4]
+    assert tasks.Table("", (0,), (3, 5, 4)).num_columns == 6
+
+
+def test_only_scores_are_a_regression():
+    assert {task.name for task in tasks.TASKS.values() if task.kind != "single"} == {"STS-B"}
+    assert tasks.find("STS-B").kind == "regression" and not tasks.find("STS-B").labels
+
+
 def test_splits_by_kind():
     assert tasks.find("MNLI").splits_of("dev") == ["dev", "dev_mismatched"]
     assert tasks.find("MNLI").splits_of("test") == ["test", "test_mismatched"]
@@ -57,5 +68,6 @@ def test_names_in_any_case(name):
 
 @pytest.mark.parametrize("name", ["", "MNLI-mm", "../mrpc"])
 def test_an_unknown_name_is_refused_with_all_that_there_are(name):
-    with pytest.raises(UserError, match="no such task; there are CoLA, SST-2, MRPC, .*, AX, XNLI, PAWS-X$"):
+    with pytest.raises(UserError, match="no such task; there are CoLA, SST-2, MRPC, .*, AX, XNLI, PAWS-X, and custom "
+                       "for data of your own$"):
         tasks.find(name)
