@@ -7,7 +7,7 @@ import logging
 import re
 import typing
 
-from bert_tf.classification import tasks
+from bert_tf.classification import examples, tasks
 from bert_tf.errors import UserError
 
 logger = logging.getLogger("bert_tf")
@@ -24,7 +24,7 @@ USUAL = {*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
 SAMPLE = 10000  # rows that are looked at to tell a header
 LEAST_SAMPLE = 10  # below so many rows the labels alone tell none
 HEADER_LIKE = re.compile(r"[^\W\d][\w #./()-]{0,29}")
-INTEGER = re.compile(r"-?[0-9]+")
+INTEGER = re.compile(r"-?[0-9]{1,18}")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
@@ -76,8 +76,8 @@ def find(table, asked, is_labelled):
     is_named = header or isinstance(first, dict)
     text, label = _choose(names, is_named, asked, is_labelled, where)
     shown = names if is_named else [f"column {name}" for name in names]
-    logger.info("%s: %s; text from %s%s", table.path, said, " and ".join(shown[column] for column in text),
-                "; label from " + ", ".join(shown[column] for column in label) if label else "")
+    logger.info("%s: %s; text from %s%s", table.path, said, examples.listed([shown[column] for column in text]),
+                "; label from " + examples.listed([shown[column] for column in label]) if label else "")
     keys = names if isinstance(first, dict) else range(len(names))
     label_keys = tuple(keys[column] for column in label)
     table = dataclasses.replace(table, text=tuple(keys[column] for column in text), header=header,
@@ -130,7 +130,7 @@ def _choose(names, is_named, asked, is_labelled, where):
         label = [column for column in range(len(names)) if column not in text][-1:]
     if not text or is_labelled and not label or set(text) & set(label):
         raise UserError(f"{where}: no column is left for the {'label' if text else 'text'}; the columns are "
-                        f"{', '.join(names)} (--text_columns and --label_column choose)")
+                        f"{examples.listed(names)} (--text_columns and --label_column choose)")
     return text, label
 
 
@@ -140,5 +140,5 @@ def _number(name, names, is_named, flag, where):
         return names.index(name)
     if INTEGER.fullmatch(name) and -len(names) <= int(name) < len(names):
         return int(name) % len(names)
-    there = ", ".join(name[:40] for name in names) if is_named else f"{len(names)} columns, by number from 0"
+    there = examples.listed(names) if is_named else f"{len(names)} columns, by number from 0"
     raise UserError(f"{where}: --{flag}: no column {name!r}; there are {there}")

@@ -11,7 +11,7 @@ from bert_tf.errors import UserError
 logger = logging.getLogger("bert_tf")
 
 NAMED_LINES = 5
-NAMED_LABELS = 30
+NAMED, NAME_LENGTH = 30, 40
 
 
 class Example(typing.NamedTuple):
@@ -94,7 +94,7 @@ def find_flaw(row, table):
         return f"expected at least {table.num_columns} {separated}-separated columns, found {len(row)}"
     for column in table.columns:
         if column not in row:
-            return f"the row has no {column!r}; it has {', '.join(row) or 'nothing'}"
+            return f"the row has no {column!r}; it has {listed(list(row)) or 'nothing'}"
         cell = row[column]
         is_list = isinstance(cell, list) and column not in table.text and all(isinstance(item, str) for item in cell)
         if not is_list and not isinstance(cell, (str, type(None))):
@@ -174,9 +174,10 @@ def _shown(cell):
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-def listed(labels):
-    """The names of labels as a message lists them: the first ones of many."""
-    return ", ".join(labels[:NAMED_LABELS]) + f", ... ({len(labels)} in all)" * (len(labels) > NAMED_LABELS)
+def listed(names):
+    """Names of labels or columns as a message lists them, in one line: the first ones of many, the start of long."""
+    shown = [" ".join(name.splitlines())[:NAME_LENGTH] for name in names[:NAMED]]
+    return ", ".join(shown) + f", ... ({len(names)} in all)" * (len(names) > NAMED)
 
 
 def _say(path, count, notes):

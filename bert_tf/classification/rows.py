@@ -61,11 +61,13 @@ def read_json_lines(path):
 
 
 def _only_once(pairs):
-    """The dictionary of pairs; ValueError for a name that comes twice."""
+    """The dictionary of pairs; ValueError for a name that comes twice or is no text."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} comes twice")
+    if any(map(SURROGATE.search, row)):
+        raise ValueError("a name holds half a surrogate pair")
     return row
 
 

@@ -129,5 +129,11 @@ def test_columns_that_are_not_there_are_refused_with_those_that_are(find, lines,
         find(lines, **asked)
 
 
+def test_names_over_two_lines_are_said_in_one(find):
+    with pytest.raises(UserError) as refused:
+        find(['"the\ntext",label', "a,x"], ("words",), ending=".csv")
+    assert str(refused.value).endswith("no column 'words'; there are the text, label")
+
+
 def test_columns_without_a_name_may_be_many(find):
     assert places(find(["\t\ttext\tlabel", "0\t1\ta\tx"])) == (True, (2,), 3)
