@@ -52,6 +52,21 @@ def add_lora(model, rank, train_pattern=None):
     _say_what_is_trained(model)
 
 
+def rate_factors(names, layer_decay):
+    """By what the learning rate of each variable is multiplied: 1 above the encoder, less the deeper it lies.
+
+    `names` are the variables' names; the last layer learns at `layer_decay`, the one below at its square and so on,
+    the embeddings last. Source: Howard and Ruder (2018), as Clark et al. (2020) use it for BERT's layers.
+    """
+    layers = [re.search(r"/encoder/layer_(\d+)/", name) for name in names]
+    num_layers = 1 + max((int(layer[1]) for layer in layers if layer), default=-1)
+
+    def height(name, layer):
+        return int(layer[1]) + 1 if layer else 0 if "/embeddings/" in name else num_layers + 1
+
+    return [layer_decay ** (num_layers + 1 - height(name, layer)) for name, layer in zip(names, layers)]
+
+
 def lora_rank(tensors):
     """The rank of the pairs among variables, or what else has a shape, by their names in checkpoints; 0 without."""
     return next((int(tensor.shape[-1]) for name, tensor in tensors.items() if name.endswith("/lora_a")), 0)

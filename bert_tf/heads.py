@@ -2,7 +2,7 @@
 
 Every head makes its variables in `__init__`, so that their paths are the original's names whoever calls it.
 
-Shapes: N rows, H hidden, V vocabulary, C classes. Logits are float32 at any precision.
+Shapes: N rows, B batch, S sequence, H hidden, V vocabulary, C classes. Logits are float32 at any precision.
 """
 
 import contextlib
@@ -64,3 +64,14 @@ class LinearHead(ExactLayer):
     def call(self, rows):
         logits = tf.matmul(rows, tf.cast(self.output_weights, rows.dtype), transpose_b=True)
         return tf.cast(logits, tf.float32) + self.output_bias
+
+
+def mean_of_tokens(sequence_output, input_mask=None):
+    """The mean [B, H] of the rows [B, S, H] where `input_mask` [B, S] is not 0; of all, where it is 0 throughout."""
+    rows = tf.cast(sequence_output, tf.float32)
+    if input_mask is None:
+        return tf.cast(tf.reduce_mean(rows, axis=1), sequence_output.dtype)
+    real = (input_mask != 0) | tf.reduce_all(input_mask == 0, axis=1, keepdims=True)
+    weights = tf.cast(real, tf.float32)[:, :, None]
+    mean = tf.reduce_sum(rows * weights, axis=1) / tf.reduce_sum(weights, axis=1)
+    return tf.cast(mean, sequence_output.dtype)

@@ -14,7 +14,24 @@ VOCAB = "vocab.txt"
 INFO = "model.json"
 # What `INFO` may say that a script goes by, and of what types it may be.
 KINDS = {"task": (str,), "labels": (list,), "max_seq_length": (int,), "do_lower_case": (bool,),
-         "strip_accents": (bool, type(None))}
+         "strip_accents": (bool, type(None)), "kind": (str,), "pooling": (str,), "best_checkpoint": (str,)}
+
+
+def find(path):
+    """The checkpoint that `path` means: of a run's folder the best one, if it chose one, else as `checkpoint.find`."""
+    from bert_tf import checkpoint  # TensorFlow, which flags are read without
+
+    newest = checkpoint.find(path)
+    best = os.path.join(os.path.dirname(newest), os.path.basename(read_info(newest).get("best_checkpoint", "")))
+    is_folder = files.gfile().isdir(path)
+    return best if is_folder and files.exists(f"{best}.index") else newest
+
+
+def latest(folder):
+    """`find` for a folder that need not be there or hold a checkpoint: then None."""
+    from bert_tf import checkpoint
+
+    return find(folder) if checkpoint.latest(folder) else None
 
 
 def find_file(prefix, name, given, flag, required=True):

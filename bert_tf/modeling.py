@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.errors import UserError
-from bert_tf.heads import LinearHead, MaskedLmHead
+from bert_tf.heads import LinearHead, MaskedLmHead, mean_of_tokens
 from bert_tf.layers import ExactLayer, LayerNorm, create_initializer, dense, dropout, get_activation
 from bert_tf.unpadding import Layout, find_token_indices, in_xla
 
@@ -417,15 +417,17 @@ class BertForPreTraining(keras.Model):
 class BertForClassification(keras.Model):
     """The encoder with a linear classifier over the first token; with one class, a score.
 
-    Called as `BertModel` -> a dictionary: `pooled_output` [B, H] and `logits` float32 [B, C]. The last layer is
-    computed at the first token alone. `dropout_prob` is the classifier's own, whatever the configuration says.
+    Called as `BertModel` -> a dictionary: `pooled_output` [B, H] and `logits` float32 [B, C]. `pooling` says what the
+    pooler reads: "cls", the first token, at which alone the last layer is then computed, or "mean", the mean of all
+    tokens. `dropout_prob` is the classifier's own, whatever the configuration says.
     """
 
-    def __init__(self, config, num_classes, dropout_prob=0.1, name="bert_for_classification", **kwargs):
+    def __init__(self, config, num_classes, dropout_prob=0.1, pooling="cls", name="bert_for_classification", **kwargs):
         super().__init__(name=name, autocast=False, **kwargs)
         self.config = config
         self.num_classes = num_classes
         self.dropout_prob = dropout_prob
+        self.pooling = pooling
         self.bert = BertModel(config, dtype=self.dtype_policy)
         self.classifier = LinearHead(config, num_classes, name="classifier", dtype=self.dtype_policy)
         self.built = True
@@ -435,17 +437,21 @@ class BertForClassification(keras.Model):
         if isinstance(input_ids, dict):
             return self.call(**input_ids, dropout_key=dropout_key, training=training)
         dropout_key = self.bert._dropout_key(dropout_key) if training else None
-        no_positions = tf.zeros([tf.shape(input_ids)[0], 0], tf.int32)  # besides the first, which is always computed
-        outputs = self.bert(input_ids, input_mask, token_type_ids, token_indices=token_indices,
-                            output_positions=no_positions, dropout_key=dropout_key, training=training)
-        pooled_output = outputs["pooled_output"]
+        run = functools.partial(self.bert, input_ids, input_mask, token_type_ids, token_indices=token_indices,
+                                dropout_key=dropout_key, training=training)
+        if self.pooling == "mean":
+            pooled_output = self.bert.pooler(mean_of_tokens(run()["sequence_output"], input_mask))
+        else:
+            no_positions = tf.zeros([tf.shape(input_ids)[0], 0], tf.int32)  # but the first, which is always computed
+            pooled_output = run(output_positions=no_positions)["pooled_output"]
         site = 1 + 3 * self.config.num_hidden_layers  # the first dropout site beyond the encoder's
         kept = dropout(pooled_output, self.dropout_prob, dropout_key, site)
         return {"pooled_output": pooled_output, "logits": self.classifier(kept)}
 
     def get_config(self):
         return {"config": self.config.to_dict(), "num_classes": self.num_classes, "dropout_prob": self.dropout_prob,
-                "name": self.name, "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
+                "pooling": self.pooling, "name": self.name,
+                "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
 
     @classmethod
     def from_config(cls, config):

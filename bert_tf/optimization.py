@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf import adaptation
 from bert_tf.errors import UserError
 from bert_tf.names import AVERAGE, variable_name
 
@@ -97,13 +98,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     update = m / (sqrt(v) + epsilon) + weight_decay_rate * w;  w -= learning_rate * update. A variable whose name holds
     one of `exclude_from_weight_decay` (regular expressions) is not decayed. With `ema_decay` a moving average of each
     weight is kept: average = ema_decay * average + (1 - ema_decay) * w, from the weight's value when the optimizer is
-    built. Source: the original, after Kingma and Ba (2014) and Loshchilov and Hutter (2017).
+    built. `layer_decay` lowers the rate layer by layer (`adaptation.rate_factors`). Source: the original, after Kingma
+    and Ba (2014) and Loshchilov and Hutter (2017).
     """
 
     rule = staticmethod(adam)
 
     def __init__(self, learning_rate=5e-5, weight_decay_rate=0.01, beta_1=0.9, beta_2=0.999, epsilon=1e-6,
-                 exclude_from_weight_decay=NOT_DECAYED, ema_decay=None, name=None, **kwargs):
+                 exclude_from_weight_decay=NOT_DECAYED, ema_decay=None, layer_decay=1.0, name=None, **kwargs):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         if ema_decay is not None and not 0.0 <= ema_decay < 1.0:
             raise UserError(f"--ema_decay={ema_decay} must be from 0 to below 1")
@@ -113,12 +115,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.exclude_from_weight_decay = tuple(exclude_from_weight_decay)
         self.ema_decay = ema_decay
+        self.layer_decay = layer_decay
 
     def build(self, variables):
         if self.built:
             return
         super().build(variables)
         self._names = [variable_name(variable.path) for variable in variables]
+        self._rate_factors = adaptation.rate_factors(self._names, self.layer_decay)
         self._slots = {slot: self.add_optimizer_variables(variables, slot) for slot in ("adam_m", "adam_v")}
         if self.ema_decay is not None:
             self._slots[AVERAGE] = self.add_optimizer_variables(variables, AVERAGE)
@@ -162,13 +166,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                               self._is_excluded(self._names[index]), self.ema_decay)
         values = next_values(
             self.rule, [tf.convert_to_tensor(value) for value in variables], tf.convert_to_tensor(gradient),
-            tf.cast(learning_rate, tf.float32), tf.cast(gradient_scale, tf.float32), tf.convert_to_tensor(finite),
-            tf.cast(self.iterations + 1, tf.float32), constants)
+            tf.cast(learning_rate, tf.float32) * self._rate_factors[index], tf.cast(gradient_scale, tf.float32),
+            tf.convert_to_tensor(finite), tf.cast(self.iterations + 1, tf.float32), constants)
         for place, value in zip(variables, values):
             self.assign(place, value)
 
     def get_config(self):
-        names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude_from_weight_decay", "ema_decay")
+        names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude_from_weight_decay", "ema_decay",
+                 "layer_decay")
         config = {name: value for name, value in super().get_config().items() if name != "weight_decay"}
         return {**config, **{name: getattr(self, name) for name in names}}
 
@@ -189,11 +194,11 @@ class Lamb(AdamWeightDecay):
 OPTIMIZERS = {"adam": AdamWeightDecay, "lamb": Lamb}
 
 
-def create_optimizer(init_lr, num_train_steps, num_warmup_steps, name="adam", ema_decay=None):
-    """An optimizer by its name in OPTIMIZERS, with BERT's schedule; an unknown name is a `UserError`.
+def create_optimizer(init_lr, num_train_steps, num_warmup_steps, name="adam", **settings):
+    """An optimizer by its name in OPTIMIZERS, with BERT's schedule and further settings of `AdamWeightDecay`.
 
-    The clip to a global norm of 1 belongs to the training step.
+    An unknown name is a `UserError`. The clip to a global norm of 1 belongs to the training step.
     """
     if name not in OPTIMIZERS:
         raise UserError(f"--optimizer={name} is unknown; use one of {', '.join(OPTIMIZERS)}")
-    return OPTIMIZERS[name](WarmupLinearDecay(init_lr, num_train_steps, num_warmup_steps), ema_decay=ema_decay)
+    return OPTIMIZERS[name](WarmupLinearDecay(init_lr, num_train_steps, num_warmup_steps), **settings)

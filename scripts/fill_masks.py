@@ -33,7 +33,7 @@ class MaskFiller:
     def __init__(self, init_checkpoint, bert_config_file=None, vocab_file=None, do_lower_case=None):
         from bert_tf import checkpoint, modeling
 
-        prefix = checkpoint.find(init_checkpoint)
+        prefix = model_dir.find(init_checkpoint)
         config_file = model_dir.find_file(prefix, model_dir.CONFIG, bert_config_file, "bert_config_file")
         vocab_file = model_dir.find_file(prefix, model_dir.VOCAB, vocab_file, "vocab_file")
         self.config = modeling.BertConfig.from_json_file(config_file)

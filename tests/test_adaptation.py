@@ -33,6 +33,30 @@ def give_pairs_values(model):
             variable.assign(rng.normal(0, 0.3, variable.shape))
 
 
+class TestRateFactors:
+    def test_each_layer_learns_less_than_the_one_above(self):
+        names = ["bert/embeddings/word_embeddings", "bert/embeddings/LayerNorm/beta",
+                 "bert/encoder/layer_0/attention/self/query/kernel", "bert/encoder/layer_1/output/LayerNorm/gamma",
+                 "bert/encoder/layer_10/output/dense/kernel", "bert/pooler/dense/kernel", "output_weights",
+                 "cls/predictions/output_bias", "bert/encoder/layer_1/attention/self/key/kernel/lora_a"]
+        found = adaptation.rate_factors(names, 0.5)
+        assert found == [0.5 ** 12, 0.5 ** 12, 0.5 ** 11, 0.5 ** 10, 0.5, 1.0, 1.0, 1.0, 0.5 ** 10]
+        assert adaptation.rate_factors(names, 1.0) == [1.0] * 9
+        assert adaptation.rate_factors(["kernel"], 0.5) == [1.0]
+
+    def test_the_optimizer_takes_steps_of_that_size(self):
+        moved = {}
+        for decay in (1.0, 0.5):
+            model = make_model()
+            before = [variable.numpy() for variable in model.trainable_variables]
+            optimizer = optimization.create_optimizer(1e-3, 10, 0, layer_decay=decay)
+            optimizer.apply_gradients([(tf.ones(v.shape), v) for v in model.trainable_variables])
+            moved[decay] = [value - variable.numpy() for value, variable in zip(before, model.trainable_variables)]
+        names = [variable_name(variable.path) for variable in model.trainable_variables]
+        for factor, plain, decayed in zip(adaptation.rate_factors(names, 0.5), moved[1.0], moved[0.5]):
+            np.testing.assert_allclose(decayed, factor * plain, rtol=0, atol=2e-7)
+
+
 class TestFreeze:
     def test_what_matches_is_not_trained(self, caplog):
         model = make_model()

@@ -7,10 +7,12 @@ import logging
 import math
 import os
 
-from bert_tf import batching, checkpoint, files, model_dir, modeling, run_dir, tokenization
+import keras
+
+from bert_tf import batching, files, model_dir, modeling, run_dir, tokenization
 from bert_tf.classification import answers, examples, features, scores, tasks
 from bert_tf.classification.objective import build_objective
-from bert_tf.cli import models, training
+from bert_tf.cli import models, repeats, training
 from bert_tf.errors import UserError
 
 logger = logging.getLogger("bert_tf")
@@ -33,6 +35,7 @@ class Setup:
     vocab_file: str
     tokenizer: tokenization.FullTokenizer
     max_seq_length: int
+    pooling: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +48,61 @@ class Plan:
 
 
 def run(values):
-    """Checks all that can be checked, then trains, evaluates and predicts as asked."""
+    """Does what the flags ask for: for one task or several, with one seed or several."""
+    names = (values.task_name or "").split(",")
+    if len(names) == 1:
+        run_task(values)
+        return
+    commands = {name: one_of_several(values, name) for name in names}
+    for command in commands.values():  # before any of them takes an hour
+        check_files(command)
+    rows = {}
+    for name, command in commands.items():
+        logger.info("task %s: %s", name, command.output_dir)
+        rows[name] = run_task(command)
+        keras.utils.clear_session()
+    repeats.write_table(os.path.join(values.output_dir, repeats.TASKS), "task", rows)
+
+
+def one_of_several(values, name):
+    """The flags for one task among several: its files and its results lie in folders of its name."""
+    task = tasks.find(name)
+    return repeats.changed(values, task_name=task.name, data_dir=os.path.join(values.data_dir, task.name),
+                           output_dir=os.path.join(values.output_dir, task.name))
+
+
+def check_files(values):
+    """`UserError` where a file of the task that the flags ask for is not there."""
+    task = tasks.find(values.task_name)
+    for kind, wanted in (("train", values.do_train), ("dev", values.do_eval), ("test", values.do_predict)):
+        if wanted:
+            examples.find_table(task, (task.splits_of(kind) or [kind])[0], values.data_dir,
+                                find_language(values, task))
+
+
+def run_task(values):
+    """Does what the flags ask for with one task, and returns the metrics of the evaluation, {} without one."""
+    repeats.check(values, training.make_runtime(values).kind)
+    if values.num_seeds == 1:
+        return run_once(values)
+    if values.task_name is None:
+        raise UserError("--task_name is missing: --num_seeds needs to know by which score the best is chosen")
+    best_by = values.best_metric if values["best_metric"].present else official_metric(tasks.find(values.task_name))
+    metrics = repeats.over_seeds(values, run_once, best_by)
+    if values.do_predict:
+        run_once(repeats.changed(values, do_train=False, do_eval=False))
+    return metrics
+
+
+def official_metric(task):
+    """The metric that a task's results are told by."""
+    return f"eval_{task.scores[0]}" if task.scores else "eval_accuracy"
+
+
+def run_once(values):
+    """Checks all that can be checked, then trains, evaluates and predicts as asked -> the metrics of the evaluation."""
     runtime = training.make_runtime(values)
-    start_from = None if values.init_checkpoint is None else checkpoint.find(values.init_checkpoint)
+    start_from = None if values.init_checkpoint is None else model_dir.find(values.init_checkpoint)
     setup = prepare(values, start_from)
     values.max_seq_length = setup.max_seq_length  # for the parts that all scripts share
     wanted = {"train": values.do_train, "dev": values.do_eval or values.do_train and values.eval_every_steps,
@@ -60,7 +115,8 @@ def run(values):
         start = training.find_start(values, runtime, feed, start_from, fingerprint(values, setup, rows),
                                     scores.metric_names(setup.task))
     with runtime.start().scope():
-        model = modeling.BertForClassification(setup.config, setup.task.num_classes, dtype=runtime.policy)
+        model = modeling.BertForClassification(setup.config, setup.task.num_classes, pooling=setup.pooling,
+                                               dtype=runtime.policy)
         objective = build_objective(setup.task)
         predict = answers.build_predict(model, objective, runtime, training.make_sizes(values, runtime))
         evaluate = functools.partial(measure, values, setup.task, objective, predict, data.get("dev"))
@@ -72,16 +128,18 @@ def run(values):
                                 functools.partial(write_model_dir, values, setup))
         else:
             step = models.restore(values, model, setup.prefixes[0])
+        metrics = evaluate() if values.do_eval else {}
         if values.do_eval:
-            write_metrics(values, runtime, step, evaluate())
+            write_metrics(values, runtime, step, metrics)
         if values.do_predict:
             write_predictions(values, runtime, predict, data["test"])
+    return metrics
 
 
 def prepare(values, start_from):
     """The `Setup` of the flags and of the folders of the newest checkpoint in --output_dir and --init_checkpoint."""
     begins = values.do_train and values.overwrite_output_dir
-    newest = None if begins else checkpoint.latest(values.output_dir)
+    newest = None if begins else model_dir.latest(values.output_dir)
     prefixes = [prefix for prefix in (newest, start_from) if prefix]
     if not prefixes and not values.do_train:
         raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint is "
@@ -94,7 +152,7 @@ def prepare(values, start_from):
     vocab_file = find_file(values, prefixes, model_dir.VOCAB, "vocab_file")
     tokenizer = model_dir.load_tokenizer(vocab_file, config, prefix, values.do_lower_case, values.allow_case_mismatch)
     return Setup(prefixes, task, find_language(values, task), config, vocab_file, tokenizer,
-                 find_length(values, info, prefix, config))
+                 find_length(values, info, prefix, config), find_pooling(values, info, prefix))
 
 
 def find_task(values, info, prefix):
@@ -143,6 +201,15 @@ def find_length(values, info, prefix, config):
         raise UserError(f"--max_seq_length={length} must lie between {features.MIN_SEQ_LENGTH} and the model's "
                         f"{config.max_position_embeddings} positions (max_position_embeddings in its config)")
     return length
+
+
+def find_pooling(values, info, prefix):
+    """What the classifier reads: as --pooling says, else as the classifier's folder does, else the first token."""
+    noted = info.get("pooling", "cls") if "labels" in info else None
+    given = values.pooling
+    if None not in (given, noted) and given != noted and not values.do_train:
+        raise UserError(f"--pooling={given}, but {prefix} was trained with {noted}; leave the flag out")
+    return given or noted or "cls"
 
 
 def read_data(values, setup, kind):
@@ -199,16 +266,17 @@ def fingerprint(values, setup, rows):
     """All that decides the trajectory of a run, besides what is so for every script."""
     names = ("num_train_epochs", "warmup_proportion", "original_steps", "group_by_length")
     return {"script": "run_classifier", "task": setup.task.name, "examples": rows.digest,
-            "config": setup.config.to_dict(), **{name: values[name].value for name in names}}
+            "config": setup.config.to_dict(), "pooling": setup.pooling, **{name: values[name].value for name in names}}
 
 
-def write_model_dir(values, setup):
+def write_model_dir(values, setup, **info):
     """Makes --output_dir a classifier of its own; predictions of an earlier run do not stay beside it."""
     for split in setup.task.splits_of("test"):
         files.remove(results_path(values, split))
     tokenizer = setup.tokenizer
-    info = {"task": setup.task.name, "labels": list(setup.task.labels), "max_seq_length": setup.max_seq_length,
-            "do_lower_case": tokenizer.do_lower_case, "strip_accents": tokenizer.basic_tokenizer.strip_accents}
+    info |= {"task": setup.task.name, "labels": list(setup.task.labels), "max_seq_length": setup.max_seq_length,
+             "pooling": setup.pooling, "do_lower_case": tokenizer.do_lower_case,
+             "strip_accents": tokenizer.basic_tokenizer.strip_accents}
     model_dir.write(values.output_dir, setup.config, info, setup.vocab_file)
 
 

@@ -35,6 +35,7 @@ STEP = (
      "follows."),
     ("string", "optimizer", "adam", "adam (BERT's own, with decoupled weight decay) or lamb (for large batches)."),
     ("float", "clip_norm", 1.0, "Gradients are scaled down to this global norm; 0: never."),
+    ("float", "layer_decay", 1.0, "Each layer learns at this part of the rate of the one above it; 1: all alike."),
     ("bool", "recompute", False, "Recompute each layer's activations in the backward pass: less memory, more time."),
     ("float", "ema_decay", None, "Keep a moving average of the weights with this decay beside them."),
     ("bool", "use_ema", False, "Evaluate and predict with the moving averages in place of the weights."),
@@ -59,6 +60,7 @@ FOLDER = (
 
 FINE_TUNING = (
     ("bool", "group_by_length", False, "Make each batch of examples of like length: less padding, another order."),
+    ("integer", "num_seeds", 1, "Train so many runs, with --seed and the next ones, and keep the best."),
 )
 
 OBSOLETE = (
@@ -73,7 +75,7 @@ NOT_ON_TPUS = (
 
 # What decides the trajectory of a run of any script.
 FINGERPRINT = ("seed", "train_batch_size", "learning_rate", "max_seq_length", "precision", "xla", "deterministic",
-               "optimizer", "clip_norm", "ema_decay", "freeze", "lora_rank", "lora_train")
+               "optimizer", "clip_norm", "ema_decay", "layer_decay", "freeze", "lora_rank", "lora_train")
 
 
 def define(values, *tables):
@@ -109,6 +111,8 @@ def check_training_flags(values):
         raise UserError(f"--learning_rate={values.learning_rate} must be a number above 0")
     if values.ema_decay is not None and not 0.0 < values.ema_decay < 1.0:
         raise UserError(f"--ema_decay={values.ema_decay} must lie between 0 and 1, such as 0.999")
+    if not 0.0 < values.layer_decay <= 1.0:
+        raise UserError(f"--layer_decay={values.layer_decay} must be above 0 and at most 1, such as 0.9")
     if values.resume and values.overwrite_output_dir:
         raise UserError("--resume and --overwrite_output_dir contradict each other; give one of them")
     if values.gradient_accumulation_steps and values.device_batch_size:

@@ -17,7 +17,7 @@ from absl import flags
 
 from bert_tf.cli import app
 from bert_tf.errors import UserError
-from bert_tf.model_dir import CONFIG, VOCAB, find_file
+from bert_tf.model_dir import CONFIG, VOCAB, find, find_file
 
 
 def main(argv=None):
@@ -109,17 +109,17 @@ def _config(values, prefix):
 
 
 def run_inspect(values):
-    from bert_tf import checkpoint, conversion
+    from bert_tf import conversion
 
-    prefix = checkpoint.find(values.init_checkpoint)
+    prefix = find(values.init_checkpoint)
     _, vocab = _vocab(values, prefix)
     print("\n".join([f"checkpoint: {prefix}", *conversion.describe(prefix, vocab)]))
 
 
 def run_validate(values):
-    from bert_tf import checkpoint, conversion
+    from bert_tf import conversion
 
-    prefix = checkpoint.find(values.init_checkpoint)
+    prefix = find(values.init_checkpoint)
     config_path, config = _config(values, prefix)
     vocab_path, vocab = _vocab(values, prefix)
     if vocab and len(vocab) > config.vocab_size:
@@ -146,9 +146,9 @@ def _compare(values, differences):
 
 
 def run_to_keras(values):
-    from bert_tf import checkpoint, conversion
+    from bert_tf import conversion
 
-    prefix = checkpoint.find(values.init_checkpoint)
+    prefix = find(values.init_checkpoint)
     _, config = _config(values, prefix)
     report = conversion.to_keras(prefix, config, values.output_file, values.allow_missing)
     print("\n".join([report.summary(), *report.details(), f"written: {values.output_file}"]))

@@ -50,15 +50,15 @@ def run(values):
     files.check_output(values.output_file, "output_file", [values.input_file])
     app.keep_freed_memory()
     app.load_tensorflow()
-    from bert_tf import checkpoint, extraction, modeling, tokenization
+    from bert_tf import checkpoint, extraction, modeling
 
-    prefix = checkpoint.find(values.init_checkpoint)
+    prefix = model_dir.find(values.init_checkpoint)
     config_file = model_dir.find_file(prefix, CONFIG, values.bert_config_file, "bert_config_file")
     config = modeling.BertConfig.from_json_file(config_file)
     vocab_file = model_dir.find_file(prefix, VOCAB, values.vocab_file, "vocab_file")
-    tokenizer = tokenization.FullTokenizer(vocab_file, **_casing(values, prefix))
+    tokenizer = model_dir.load_tokenizer(vocab_file, config, prefix, values.do_lower_case, values.allow_case_mismatch)
     layers = extraction.parse_layers(values.layers, config.num_hidden_layers)
-    _check(values, config_file, config, vocab_file, tokenizer, prefix)
+    _check_length(values, config)
     texts = extraction.read_texts(values.input_file)
     model = modeling.BertModel(config, use_one_hot_embeddings=values.use_one_hot_embeddings)
     logger.info("%s", checkpoint.restore(model, prefix, values.allow_missing))
@@ -75,28 +75,9 @@ def run(values):
                     counts.truncated, counts.dropped)
 
 
-def _casing(values, prefix):
-    """How to normalise text: as the flag says, or the model's folder, and refused where they differ."""
-    info = model_dir.read_info(prefix)
-    noted = info.get("do_lower_case")
-    given = values.do_lower_case
-    if None not in (given, noted) and given != noted and not values.allow_case_mismatch:
-        raise UserError(f"--do_lower_case={given}, but {prefix} was trained with {noted}; leave the flag out "
-                        "(--allow_case_mismatch goes on regardless)")
-    lowered = given if given is not None else True if noted is None else noted
-    return {"do_lower_case": lowered, "strip_accents": info.get("strip_accents") if lowered == noted else None}
-
-
-def _check(values, config_file, config, vocab_file, tokenizer, prefix):
-    from bert_tf import extraction, tokenization
+def _check_length(values, config):
+    from bert_tf import extraction
 
     if not extraction.MIN_SEQ_LENGTH <= values.max_seq_length <= config.max_position_embeddings:
         raise UserError(f"--max_seq_length={values.max_seq_length}: must lie between {extraction.MIN_SEQ_LENGTH} and "
                         f"the model's max_position_embeddings, {config.max_position_embeddings}")
-    if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(f"{vocab_file} has {tokenizer.vocab_size} pieces, vocab_size in {config_file} is "
-                        f"{config.vocab_size}; use the vocabulary that the model was trained with")
-    if tokenizer.vocab_size < config.vocab_size:
-        logger.info("%d ids of the config have no piece in %s", config.vocab_size - tokenizer.vocab_size, vocab_file)
-    if not values.allow_case_mismatch:
-        tokenization.check_casing(tokenizer.vocab, tokenizer.do_lower_case, prefix)

@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 
-from bert_tf import batching, checkpoint, files, model_dir, modeling, run_dir, tokenization
+from bert_tf import batching, files, model_dir, modeling, run_dir, tokenization
 from bert_tf.cli import models, training
 from bert_tf.errors import UserError
 from bert_tf.pretraining import instances, objective, reading, records
@@ -16,7 +16,7 @@ logger = logging.getLogger("bert_tf")
 def run(values):
     """Checks all that can be checked, then trains and evaluates as asked."""
     runtime = training.make_runtime(values)
-    start_from = None if values.init_checkpoint is None else checkpoint.find(values.init_checkpoint)
+    start_from = None if values.init_checkpoint is None else model_dir.find(values.init_checkpoint)
     config_file = models.find_config(values, start_from)
     config = modeling.BertConfig.from_json_file(config_file)
     check_lengths(values, config, config_file)
@@ -141,11 +141,11 @@ def fingerprint(values, config, record_files):
             **{name: values[name].value for name in names}}
 
 
-def write_model_dir(values, config, sidecar, vocab_file):
+def write_model_dir(values, config, sidecar, vocab_file, **info):
     """Makes --output_dir a folder that other scripts can use: config, casing and, where it can be had, vocabulary."""
     if values.overwrite_output_dir and not vocab_file:  # an earlier run's must not stand beside these weights
         files.remove(os.path.join(values.output_dir, model_dir.VOCAB))
-    info = {"task": "pretraining", "max_seq_length": values.max_seq_length}
+    info |= {"task": "pretraining", "max_seq_length": values.max_seq_length}
     if sidecar:
         info |= {name: sidecar[name] for name in ("do_lower_case", "strip_accents")}
     model_dir.write(values.output_dir, config, info, vocab_file)
@@ -154,7 +154,7 @@ def write_model_dir(values, config, sidecar, vocab_file):
 def results(values, runtime, model, evaluate, start_from, step):
     """Evaluates the weights just trained, else the newest of --output_dir, else --init_checkpoint."""
     if step is None:
-        prefix = checkpoint.latest(values.output_dir) or start_from
+        prefix = model_dir.latest(values.output_dir) or start_from
         if prefix is None:
             raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint "
                             "is given")

@@ -15,7 +15,8 @@ from bert_tf.errors import UserError
 FLAGS = (
     ("string", "data_dir", None, "The folder with the task's files, such as train.tsv and dev.tsv."),
     ("string", "task_name", None, f"The task: {', '.join(task.name for task in tasks.TASKS.values())} (default: what "
-     "the model's folder was trained on)."),
+     "the model's folder was trained on). Several, separated by commas, run one after another: each has its files in "
+     "--data_dir, and its results in --output_dir, in a folder of its name."),
     ("string", "language", None, "The language of XNLI (default: zh) and PAWS-X (default: en)."),
     ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside the "
      "checkpoint)."),
@@ -35,6 +36,8 @@ FLAGS = (
     ("float", "learning_rate", 5e-5, "The rate that warm-up rises to."),
     ("float", "num_train_epochs", 3.0, "How often training goes through the data."),
     ("float", "warmup_proportion", 0.1, "The part of all steps over which the rate rises from 0."),
+    ("string", "pooling", None, "What the classifier reads: cls, the first token, or mean, of all tokens (default: as "
+     "the model's folder says, else cls)."),
     ("bool", "original_steps", False, "Count steps as the original does, rounded down, without the short last batch."),
     ("bool", "allow_missing", False, "Accept a checkpoint that lacks variables of the model."),
     ("bool", "allow_case_mismatch", False, "Accept a --do_lower_case that does not fit the model or its vocabulary."),
@@ -69,9 +72,12 @@ def check_flags(values):
     if not (values.do_train or values.do_eval or values.do_predict):
         raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
     if values.task_name is not None:
-        tasks.find(values.task_name)
+        for name in values.task_name.split(","):
+            tasks.find(name)
+    if values.pooling not in (None, "cls", "mean"):
+        raise UserError(f"--pooling={values.pooling} must be cls or mean")
     common.check_training_flags(values)
-    common.require_at_least(values, 1, "predict_batch_size")
+    common.require_at_least(values, 1, "predict_batch_size", "num_seeds")
     if not 0.0 < values.num_train_epochs < float("inf"):
         raise UserError(f"--num_train_epochs={values.num_train_epochs} must be a number above 0")
     if not 0.0 <= values.warmup_proportion <= 1.0:

@@ -2,13 +2,14 @@
 
 import dataclasses
 import logging
+import os
 import re
 
 from bert_tf import adaptation, batching, checkpoint, optimization, run_dir
 from bert_tf.cli import common, models
 from bert_tf.errors import UserError
 from bert_tf.runtime import Runtime
-from bert_tf.training import journal, loop
+from bert_tf.training import journal, loop, saving
 from bert_tf.training.precision import LossScale
 from bert_tf.training.selection import Selection
 from bert_tf.training.state import TrainingState
@@ -96,8 +97,9 @@ def prepare(values, runtime, model, start, num_train_steps, num_warmup_steps):
     if values.freeze:
         adaptation.freeze(model, values.freeze)
     model.bert.encoder.recompute = values.recompute
-    optimizer = optimization.create_optimizer(values.learning_rate, num_train_steps, num_warmup_steps,
-                                              values.optimizer, values.ema_decay)
+    optimizer = optimization.create_optimizer(
+        values.learning_rate, num_train_steps, num_warmup_steps, values.optimizer, ema_decay=values.ema_decay,
+        layer_decay=values.layer_decay)
     state = TrainingState(model, optimizer, LossScale() if values.precision == "float16" else None)
     if start.newest:
         state.resume(start.newest, values.train_batch_size)
@@ -108,28 +110,39 @@ def prepare(values, runtime, model, start, num_train_steps, num_warmup_steps):
 
 
 def run(values, runtime, state, objective, feed, num_train_steps, evaluate, write_model_dir):
-    """Trains a prepared state to its end, if it is not there, and returns the last step.
+    """Trains a prepared state to its end, if it is not there, and returns the step whose weights the model then has.
 
-    `evaluate()` gives the metrics that --eval_every_steps looks at; `write_model_dir()` makes --output_dir a model.
+    These are the best ones where --eval_every_steps chose, the averages with --use_ema. `evaluate()` gives the metrics
+    to choose by; `write_model_dir(**info)` makes --output_dir a model, and notes `info`.
     """
-    if state.step >= num_train_steps:
+    selection = make_selection(values, runtime, state, evaluate) if values.eval_every_steps else None
+    if state.step >= num_train_steps or selection and selection.exhausted:
         logger.info("complete at step %d", state.step)
     else:
         if runtime.is_chief:
             write_model_dir()
         describe(state)
-        selection = make_selection(values, runtime, state, evaluate) if values.eval_every_steps else None
         schedule = loop.Schedule(
             values.output_dir, num_train_steps, values.save_checkpoints_steps, values.keep_checkpoint_max,
             values.keep_checkpoint_every_n_steps, values.iterations_per_loop, values.eval_every_steps,
             common.profile_steps(values), values.skip_nonfinite, values.clip_norm)
         saved = loop.train(state, objective, feed, runtime, schedule, callbacks(values, runtime), selection)
         logger.info("trained to step %d: %s", state.step, saved)
-        if selection and selection.best_step is not None:
-            logger.info("the best %s was at step %d", values.best_metric, selection.best_step)
+    if selection and selection.best_step is not None:
+        return use_best(values, runtime, state, selection.best_step, write_model_dir)
     if values.use_ema:
         state.use_averages()
     return state.step
+
+
+def use_best(values, runtime, state, step, write_model_dir):
+    """Gives the model the weights of the step that was best, notes it in --output_dir, and returns it."""
+    logger.info("the best %s was at step %d: its weights are used", values.best_metric, step)
+    best = saving.prefix_of(values.output_dir, step)
+    checkpoint.restore(state.model, best, averaged=values.use_ema)
+    if runtime.is_chief:
+        write_model_dir(best_checkpoint=os.path.basename(best))
+    return step
 
 
 def make_selection(values, runtime, state, evaluate):
@@ -142,8 +155,10 @@ def make_selection(values, runtime, state, evaluate):
         state.assign(weights)
         return metrics
 
-    return Selection(values.output_dir, evaluate_now, values.best_metric, values.early_stopping_patience,
-                     runtime.is_chief)
+    selection = Selection(values.output_dir, evaluate_now, values.best_metric, values.early_stopping_patience,
+                          runtime.is_chief)
+    selection.begin(state.step)
+    return selection
 
 
 def describe(state):

@@ -62,8 +62,6 @@ def train(state, objective, feed, runtime, schedule, callbacks=(), selection=Non
     callbacks = keras.callbacks.CallbackList(list(callbacks), model=state.model,
                                              steps=schedule.num_train_steps, initial_step=state.step)
     state.model.stop_training = False
-    if selection:
-        selection.begin(state.step)
     callbacks.on_train_begin()
     try:
         with Saver(schedule.output_dir, schedule.keep_checkpoint_max, schedule.keep_checkpoint_every_n_steps,
@@ -93,7 +91,8 @@ def train(state, objective, feed, runtime, schedule, callbacks=(), selection=Non
 def _pause(state, schedule, saver, selection):
     """Evaluates and saves where it is time -> whether the run ends here, since it gets no better."""
     ends = False
-    if selection and schedule.eval_every_steps and state.step % schedule.eval_every_steps == 0:
+    at_end = state.step == schedule.num_train_steps
+    if selection and (at_end or state.step % schedule.eval_every_steps == 0):
         metrics = selection.record(state.step)
         is_best = selection.best_step == state.step
         logger.info("step %d: %s%s", state.step, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()),

@@ -53,7 +53,8 @@ def test_least_values():
 @pytest.mark.parametrize("argv, part", [
     (["--learning_rate=nan"], "--learning_rate=nan"), (["--learning_rate=0"], "--learning_rate=0"),
     (["--clip_norm=-1"], "--clip_norm=-1"), (["--clip_norm=nan"], "--clip_norm=nan"),
-    (["--ema_decay=1"], "--ema_decay=1"), (["--use_ema"], "without --ema_decay"),
+    (["--ema_decay=1"], "--ema_decay=1"), (["--layer_decay=1.1"], "--layer_decay=1.1"),
+    (["--use_ema"], "without --ema_decay"),
     (["--gradient_accumulation_steps=0"], "--gradient_accumulation_steps=0"),
     (["--gradient_accumulation_steps=2", "--device_batch_size=4"], "give one"),
     (["--early_stopping_patience=2"], "without --eval_every_steps"), (["--lora_train=x"], "without --lora_rank"),

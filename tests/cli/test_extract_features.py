@@ -204,7 +204,7 @@ def test_a_vocabulary_larger_than_the_config_or_cased_is_refused(call, tiny, tmp
     vocab = tmp_path / "vocab"
     pieces = (tiny / "vocab.txt").read_text(encoding="utf-8")
     vocab.write_text(pieces + "one\ntoo\nmany\n", encoding="utf-8")
-    refused(call(vocab_file=vocab), tmp_path, "pieces, vocab_size in")
+    refused(call(vocab_file=vocab), tmp_path, "pieces, the model")
     vocab.write_text("\n".join(pieces.split("\n")[:1000] + [f"Word{n}" for n in range(100)]) + "\n", encoding="utf-8")
     refused(call(vocab_file=vocab), tmp_path, "hold upper case", "--allow_case_mismatch")
     assert call("--allow_case_mismatch", vocab_file=vocab)[0] == 0

@@ -161,7 +161,8 @@ def test_what_a_run_leaves(finished, data):
         "eval_results.txt", "test_results.tsv",
         *(f"model.ckpt-{step}.{part}" for step in (4, 8, 11) for part in ("index", "data-00000-of-00001"))}
     assert json.loads((finished / "model.json").read_text()) == {
-        "task": "MRPC", "labels": ["0", "1"], "max_seq_length": 32, "do_lower_case": True, "strip_accents": True}
+        "task": "MRPC", "labels": ["0", "1"], "max_seq_length": 32, "pooling": "cls", "do_lower_case": True,
+        "strip_accents": True}
     assert (finished / "vocab.txt").read_bytes() == (data / "vocab.txt").read_bytes()
     held = checkpoint.list_variables(f"{finished}/model.ckpt-11")
     assert held["output_weights"].shape == (2, 16) and held["output_bias/adam_v"].shape == (2,)
@@ -279,6 +280,93 @@ def test_scores_are_learned_and_predicted(call, data, tmp_path):
     assert json.loads((tmp_path / "out/model.json").read_text())["labels"] == []
 
 
+def test_the_best_step_is_what_is_evaluated_and_what_the_folder_is_from_then_on(call, data, finished, tmp_path):
+    flags = {"eval_every_steps": 3, "best_metric": "eval_loss", "learning_rate": 0.5, "keep_checkpoint_max": 1}
+    status, errors, log = call("--do_train", "--do_eval", **flags)
+    evaluated = [json.loads(line) for line in (tmp_path / "out/eval_log.jsonl").read_text().splitlines()]
+    assert (status, errors) == (0, []) and [row["step"] for row in evaluated] == [3, 6, 9, 11]
+    best = min(evaluated, key=lambda row: row["eval_loss"])
+    assert best["step"] != 11, "a rate this high should do harm"
+    first = results(tmp_path / "out/eval_results.txt")
+    assert first["global_step"] == best["step"] and first["eval_loss"] == pytest.approx(best["eval_loss"])
+    # Also for the same command again, which has nothing to train, and for the folder alone.
+    for words, more in ((["--do_train", "--do_eval"], flags), (["--do_eval"], BARE)):
+        (tmp_path / "out/eval_results.txt").unlink()
+        assert call(*words, **more)[:2] == (0, [])
+        assert results(tmp_path / "out/eval_results.txt") == first
+
+
+def test_a_run_that_ended_early_is_complete(call, tmp_path):
+    flags = {"eval_every_steps": 1, "best_metric": "eval_loss", "learning_rate": 0.5, "early_stopping_patience": 2}
+    status, errors, log = call("--do_train", **flags)
+    assert (status, errors) == (0, []) and "training ends early" in log
+    before = snapshot(tmp_path / "out")
+    status, errors, log = call("--do_train", **flags)
+    assert (status, errors) == (0, []) and "complete at step" in log
+    assert snapshot(tmp_path / "out") == before
+
+
+def test_batches_of_like_length_resume_to_the_same_bytes(call, tmp_path):
+    assert call("--do_train", group_by_length=True)[:2] == (0, [])
+    whole = snapshot(tmp_path / "out")
+    for step in (8, 11):
+        checkpoint.delete(f"{tmp_path}/out/model.ckpt-{step}")
+    checkpoint.update_state(tmp_path / "out", "model.ckpt-4")
+    assert call("--do_train", group_by_length=True)[:2] == (0, [])
+    name = "model.ckpt-11.data-00000-of-00001"
+    assert snapshot(tmp_path / "out")[name] == whole[name]
+    status, errors, _ = call("--do_train")
+    assert status == 2 and "group_by_length true (now false)" in errors[0]
+
+
+def test_a_classifier_that_reads_the_mean_of_all_tokens(call, data, tmp_path):
+    status, errors, _ = call("--do_train", "--do_eval", "--do_predict", pooling="mean", num_train_epochs=1)
+    assert (status, errors) == (0, [])
+    before = (tmp_path / "out/test_results.tsv").read_text()
+    (tmp_path / "out/test_results.tsv").unlink()
+    assert call("--do_predict", **BARE, predict_batch_size=2)[:2] == (0, [])
+    found, expected = (np.array([line.split("\t") for line in text.splitlines()], np.float32)
+                       for text in ((tmp_path / "out/test_results.tsv").read_text(), before))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    status, errors, _ = call("--do_eval", **BARE, pooling="cls")
+    assert status == 2 and "--pooling=cls, but" in errors[0]
+
+
+def test_seeds_are_compared_and_the_best_is_kept(call, finished, tmp_path):
+    status, errors, log = call("--do_train", "--do_eval", "--do_predict", num_seeds=2, num_train_epochs=1)
+    assert (status, errors) == (0, [])
+    head, *rows = [line.split("\t") for line in (tmp_path / "out/seeds.tsv").read_text().splitlines()]
+    assert [row[0] for row in rows] == ["12345", "12346", "mean", "standard deviation"]
+    table = np.array([row[1:] for row in rows], float)
+    np.testing.assert_allclose(table[2], table[:2].mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(table[3], table[:2].std(axis=0, ddof=1), rtol=1e-4, atol=1e-6)  # of six digits
+    single = {name: results(tmp_path / f"out/seed_{seed}/eval_results.txt") for name, seed in (("a", 12345),
+                                                                                              ("b", 12346))}
+    assert single["a"]["loss"] != single["b"]["loss"]
+    best = max((12345, 12346), key=lambda seed: results(tmp_path / f"out/seed_{seed}/eval_results.txt")["eval_f1"])
+    weights = dict(checkpoint.read(checkpoint.find(tmp_path / "out")))
+    for name, value in checkpoint.read(checkpoint.find(tmp_path / f"out/seed_{best}")):
+        np.testing.assert_array_equal(weights[name], value)
+    # Each is the run that its seed alone makes, and the folder is a model.
+    assert call("--do_train", "--do_eval", seed=12346, num_train_epochs=1, output_dir=tmp_path / "alone")[0] == 0
+    assert results(tmp_path / "alone/eval_results.txt") == single["b"]
+    before = (tmp_path / "out/test_results.tsv").read_text()
+    assert call("--do_predict", **BARE)[:2] == (0, [])
+    assert (tmp_path / "out/test_results.tsv").read_text() == before
+    assert call("--do_train", "--do_eval", num_seeds=2, num_train_epochs=1)[:2] == (0, [])
+
+
+def test_several_tasks_end_in_a_table(call, data, tmp_path):
+    flags = {"task_name": "MRPC,STS-B", "data_dir": data, "num_train_epochs": 1}
+    assert call("--do_train", "--do_eval", **flags)[:2] == (0, [])
+    head, mrpc, sts_b = [line.split("\t") for line in (tmp_path / "out/tasks.tsv").read_text().splitlines()]
+    assert {"task", "eval_accuracy", "eval_pearson"} < set(head) and (mrpc[0], sts_b[0]) == ("MRPC", "STS-B")
+    assert mrpc[head.index("eval_pearson")] == sts_b[head.index("eval_accuracy")] == ""
+    assert float(mrpc[head.index("eval_accuracy")]) == pytest.approx(
+        results(tmp_path / "out/MRPC/eval_results.txt")["eval_accuracy"], rel=1e-5)
+    assert checkpoint.find(tmp_path / "out/STS-B")
+
+
 # What is refused, before anything is computed or written.
 
 
@@ -327,6 +415,11 @@ REFUSED = [
     (["--do_train"], {"vocab_file": None}, "--vocab_file is missing"),
     (["--do_train"], {"bogus": 1}, "bogus"),
     (["--do_train"], {"train_batch_size": 0}, "--train_batch_size=0"),
+    (["--do_train", "--do_eval"], {"num_seeds": 0}, "--num_seeds=0"),
+    (["--do_train"], {"num_seeds": 2}, "give --do_train and --do_eval"),
+    (["--do_train"], {"pooling": "max"}, "--pooling=max"),
+    (["--do_train"], {"task_name": "MRPC,mrcp"}, "no such task; there are CoLA, SST-2"),
+    (["--do_train"], {"task_name": "MRPC,RTE"}, "RTE"),
     (["--do_predict"], {"predict_batch_size": 0}, "--predict_batch_size=0"),
     (["--do_train"], {"num_train_epochs": 0}, "--num_train_epochs=0"),
     (["--do_train"], {"num_train_epochs": "nan"}, "--num_train_epochs=nan"),

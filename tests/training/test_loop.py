@@ -318,12 +318,14 @@ def test_training_works_where_signals_cannot_be_handled(trainer, unbroken, tmp_p
 
 
 class TestEvaluationWhileTraining:
-    def selection(self, folder, values, **settings):
+    def selection(self, folder, values, step=0, **settings):
         values = iter(values)
-        return Selection(str(folder), lambda: {"accuracy": next(values)}, "accuracy", **settings)
+        selection = Selection(str(folder), lambda: {"accuracy": next(values)}, "accuracy", **settings)
+        selection.begin(step)
+        return selection
 
     def test_the_best_checkpoint_stays(self, trainer, unbroken, tmp_path):
-        trainer.run(tmp_path, selection=self.selection(tmp_path, [0.1, 0.9, 0.5, 0.6]), eval_every_steps=2,
+        trainer.run(tmp_path, selection=self.selection(tmp_path, [0.1, 0.9, 0.5, 0.6, 0.3]), eval_every_steps=2,
                     save_checkpoints_steps=1, keep_checkpoint_max=2)
         assert [checkpoint.step_of(prefix) for prefix in checkpoint.list_prefixes(tmp_path)] == [4, 8, 9]
         assert_equals_unbroken(tmp_path, unbroken)
@@ -336,9 +338,9 @@ class TestEvaluationWhileTraining:
 
     def test_a_run_that_goes_on_knows_the_best_so_far(self, trainer, unbroken, tmp_path):
         trainer.run(tmp_path, steps=4, selection=self.selection(tmp_path, [0.9, 0.2]), eval_every_steps=2)
-        again = self.selection(tmp_path, [0.5, 0.4])
+        again = self.selection(tmp_path, [0.5, 0.4, 0.3], step=4)
         trainer.run(tmp_path, selection=again, eval_every_steps=2, save_checkpoints_steps=1, keep_checkpoint_max=1)
-        assert again.best_step == 2 and [row["step"] for row in again.rows] == [2, 4, 6, 8]
+        assert again.best_step == 2 and [row["step"] for row in again.rows] == [2, 4, 6, 8, 9]
         assert checkpoint.find(f"{tmp_path}/model.ckpt-2")
         assert_equals_unbroken(tmp_path, unbroken)
 
