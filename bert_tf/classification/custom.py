@@ -73,7 +73,7 @@ def make_task(source, labels=None, task=None):
     if not named and "train" not in layouts:
         raise UserError("the labels are not known: there is no train file; name them, one a line, in --labels_file")
     names = tuple(named or _order(found, labelled, sum(cells.values())))
-    _check_labels(names, kind, labelled)
+    _check_labels(names, kind, labelled, source)
     logger.info("%s: %s %d labels: %s", NAME, "several of" if kind == "multi" else "one of", len(names),
                 examples.listed(names))
     return tasks.Task(NAME, splits, names, kind=kind, aliases=_spellings(cells, kind) | _label_numbers(found, names))
@@ -204,7 +204,7 @@ def _order(found, labelled, count):
     return sorted(found)
 
 
-def _check_labels(names, kind, labelled):
+def _check_labels(names, kind, labelled, source):
     """`UserError` for labels that a classifier cannot have."""
     where = f"{labelled.table.path}: " if labelled else ""
     broken = [name for name in names if set(name) & set("\t\n\r")]
@@ -212,9 +212,10 @@ def _check_labels(names, kind, labelled):
         raise UserError(f"{where}the label {broken[0]!r} holds a tab or the end of a line")
     if len(names) < (2 if kind == "single" else 1):
         raise UserError(f"{where}there must be two labels at least, not {', '.join(names)}")
-    columns_of = labelled.label if labelled else ()
-    if len(columns_of) > 1 and (len(columns_of) != len(names)
-                                or set(columns_of) == set(names) and columns_of != tuple(names)):
+    columns_of = labelled.label if labelled and len(labelled.label) > 1 else names
+    are_numbered = all(map(columns.INTEGER.fullmatch, columns_of))
+    may_differ = are_numbered or source.labels_file and set(columns_of) != set(names)
+    if len(columns_of) != len(names) or tuple(columns_of) != tuple(names) and not may_differ:
         raise UserError(f"--label_column={','.join(columns_of)} must be a column for each label, in their order: "
                         f"{examples.listed(names)}")
 
@@ -222,12 +223,14 @@ def _check_labels(names, kind, labelled):
 def _label_numbers(found, names):
     """The number of each label by its name, where the data hold numbers and the labels are none.
 
-    They count from 1 where the data say so: they hold the number of labels, and no 0.
+    They count from 1 where the data say so: they hold the number of labels, and no 0. Where
+    they hold neither, it is warned about.
     """
     if not found or not all(map(columns.INTEGER.fullmatch, found)) or any(map(columns.INTEGER.fullmatch, names)):
         return {}
     base = int("0" not in found and str(len(names)) in found)
-    logger.info("%s: the numbers in the data count the labels from %d: %d is %s", NAME, base, base, names[0])
+    say = logger.info if {"0", str(len(names))} & found else logger.warning
+    say("%s: the numbers in the data count the labels from %d: %d is %s", NAME, base, base, names[0])
     return {str(number): name for number, name in enumerate(names, start=base)}
 
 

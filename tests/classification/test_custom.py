@@ -211,6 +211,15 @@ def test_a_column_for_each_label(tmp_path, said, name, lines):
     assert "1 rows with none of the labels" in said.text
 
 
+def test_columns_of_labels_are_named_by_a_file_or_by_number(tmp_path):
+    write(tmp_path, "train.tsv", "x\t0\t1", "y\t1\t0")
+    source = dict(data_dir=str(tmp_path), label=("1", "2"))
+    assert make(**source).labels == ("1", "2")
+    named = make(labels_file=write(tmp_path, "labels.list", "good", "bad"), **source)
+    assert named.labels == ("good", "bad") and [row.label for row in read(named, "train")] == [(1,), (0,)]
+    assert make(labels=["good", "bad"], **source) == named
+
+
 def test_rows_without_a_label_are_left_out_and_counted(tmp_path, said):
     write(tmp_path, "train.jsonl", *(json.dumps({"text": "a", "label": label}) for label in ("x", None, "y")))
     task = make(data_dir=str(tmp_path))
@@ -238,11 +247,13 @@ def test_a_models_labels_keep_their_order_without_a_train_file(tmp_path):
 
 
 @pytest.mark.parametrize("cells, classes", [(["0", "2"], [0, 2]), (["3", "1"], [2, 0]), (["1", "2"], [1, 2])])
-def test_numbers_count_the_named_labels(tmp_path, cells, classes):
+def test_numbers_count_the_named_labels(tmp_path, said, cells, classes):
     write(tmp_path, "train.tsv", "text\tlabel", *(f"a\t{cell}" for cell in cells))
     labels_file = write(tmp_path, "labels.txt", "r", "s", "t", "", "")
     task = make(data_dir=str(tmp_path), labels_file=labels_file)
     assert [row.label for row in read(task, "train")] == classes
+    warned = any("count the labels" in record.getMessage() for record in said.records if record.levelname == "WARNING")
+    assert warned == (cells == ["1", "2"])
 
 
 def test_labels_that_are_numbers_themselves_are_not_counted(tmp_path):
@@ -268,6 +279,7 @@ LABELLED = ["text\tlabel", "a\tx", "b\ty"]
     (["text\ta\tb", "x\t0\t1"], {"label": ("a", "b"), "kind": "single"}, "only --label_kind=multi has a column"),
     (["text\ta\tb", "x\t0\t1"], {"label": ("a", "b"), "labels": ["b", "a"]}, "must be a column for each label, in "
      "their order: b, a$"),
+    (["text\ta\tb", "x\t0\t1"], {"label": ("a", "b"), "labels": ["c", "d"]}, "must be a column for each label"),
     (["text\ta\tb", "x\t0\t1"], {"label": ("a", "b"), "labels": ["a", "b", "c"]}, "must be a column for each label"),
     (["text\tlabel", "a\tx"], {}, "train.tsv: there must be two labels at least, not x$"),
     (["text\tlabel"], {}, "train.tsv: holds no label$"),
