@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.util
 
 import numpy as np
@@ -67,3 +68,40 @@ def test_without_its_library_the_official_score_is_left_out_and_said(monkeypatch
         caplog.clear()
         evaluate("RTE", classes(1, 0)[:, :2], [1, 0])
     assert not caplog.text
+
+
+SEVERAL = dataclasses.replace(tasks.find("MNLI"), kind="multi")
+
+
+def test_several_labels_by_hand():
+    label_ids = np.float32([[1, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 0]])
+    logits = np.float32([[1, -1, -1], [-1, 2, 3], [1, -1, -1], [-9, -1, -1]])
+    results = scores.evaluate(SEVERAL, build_objective(SEVERAL), logits, label_ids, 3)
+    assert list(results) == ["eval_loss", "loss", "eval_accuracy", "eval_micro_f1", "eval_macro_f1"]
+    assert sorted(scores.metric_names(SEVERAL)) == sorted(results)
+    assert results["eval_accuracy"] == 0.5
+    assert results["eval_micro_f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 1))
+    assert results["eval_macro_f1"] == pytest.approx((1 + 1 + 0) / 3)
+    likelihoods = 1 / (1 + np.exp(-np.float64(logits)))
+    losses = -np.log(np.where(label_ids == 1, likelihoods, 1 - likelihoods)).mean(axis=1)
+    assert results["eval_loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    assert results["loss"] == pytest.approx((losses[:3].mean() + losses[3]) / 2, rel=1e-6)
+
+
+def test_a_task_may_ask_for_the_f1_of_all_its_classes():
+    task = dataclasses.replace(tasks.find("MNLI"), scores=("macro_f1",))
+    results = scores.evaluate(task, build_objective(task), classes(0, 1, 2, 0), np.int32([0, 1, 1, 2]), 8)
+    # By class: 2/3, 2/3 and none.
+    assert results["eval_macro_f1"] == pytest.approx(4 / 9)
+
+
+def test_scores_of_every_class_by_hand():
+    label_ids, predicted = np.int32([0, 1, 1, 2, 2, 2]), np.array([0, 1, 2, 2, 2, 0])
+    found = scores.by_class(label_ids, predicted, 4)
+    np.testing.assert_allclose(found, [[1 / 2, 1, 2 / 3, 1], [1, 1 / 2, 2 / 3, 2], [2 / 3, 2 / 3, 2 / 3, 3],
+                                       [0, 0, 0, 0]])
+    # The class that neither occurs nor is predicted is no part of the mean.
+    np.testing.assert_allclose(scores.averaged("macro", label_ids, predicted), found[:3, :3].mean(axis=0))
+    several = np.eye(4, dtype=np.int8)
+    np.testing.assert_array_equal(scores.by_class(several[label_ids], several[predicted] > 0, 4), found)
+    np.testing.assert_allclose(scores.averaged("micro", several[label_ids], several[predicted]), [4 / 6] * 3)
