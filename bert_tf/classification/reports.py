@@ -125,7 +125,7 @@ def draw_confusion(path, task, counts):
     axes.set(xlabel="predicted", ylabel="label")
     for row, column in np.argwhere(counts) if height <= MOST_NUMBERED else ():
         axes.text(column, row, counts[row, column], ha="center", va="center", fontsize=8 if height <= 12 else 6,
-                  color="white" if parts[row, column] > 0.5 else "black")
+                  color="white" if parts[row, column] > 0.5 else "black", in_layout=False)
     with files.replacing(path, "wb") as file, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
         figure.savefig(file, format="png", dpi=110)
