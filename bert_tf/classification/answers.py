@@ -48,14 +48,14 @@ def build_predict(model, objective, runtime, sizes):
     return predict
 
 
-def probabilities(logits, kind="single"):
+def probabilities(logits, kind):
     """What logits float32 [N, C] of a kind of task say, float32 [N, C].
 
     The softmax over classes; of several labels each one's own probability; a score is its own answer.
     """
     if kind == "multi":
         return np.exp(-np.logaddexp(0, -logits))
-    if kind == "regression" or logits.shape[1] == 1:
+    if kind == "regression":
         return logits
     likelihoods = np.exp(logits - logits.max(axis=1, keepdims=True))
     return likelihoods / likelihoods.sum(axis=1, keepdims=True)

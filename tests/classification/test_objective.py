@@ -248,6 +248,21 @@ def test_losses_as_in_numpy(kind, options, xla):
     np.testing.assert_allclose(gradients, expected, rtol=0, atol=3e-6 * max(1.0, np.abs(expected).max()))
 
 
+@pytest.mark.parametrize("kind", ["single", "multi"])
+def test_sums_and_weights_of_parts_add_up_to_those_of_the_whole(kind):
+    logits, batch = make_batch(kind)
+    objective = build_objective(TASKS[kind], 0.1, WEIGHTS)
+
+    def add(part):
+        some = {name: values[part] for name, values in batch.items()}
+        outputs = {"logits": tf.constant(logits[part])}
+        return [float(values["classification_loss"]) for values in (
+            objective.sums(outputs, some), objective.weights(some), objective.accuracy_sums(outputs, some))]
+
+    parts = np.sum([add(slice(0, 2)), add(slice(2, 3)), add(slice(3, 7))], axis=0)
+    np.testing.assert_allclose(parts, add(slice(None)), rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", TASKS)
 def test_what_is_reported_is_the_plain_loss(kind):
     logits, batch = make_batch(kind)
