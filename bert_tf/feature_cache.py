@@ -23,6 +23,12 @@ CHECKSUM, NOTES = "checksum", "notes"
 KEY_DIGITS = 32
 
 
+def default_folder():
+    """Where features are kept unless the user says otherwise: in the user's folder for what can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "bert_tf", "features")
+
+
 def fingerprint(paths, settings):
     """A hexadecimal number of all that decides features: the bytes of the files `paths`, and `settings`.
 

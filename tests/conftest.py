@@ -20,6 +20,14 @@ GOLDENS = ROOT / "tests" / "goldens"
 SHARED = pathlib.Path(os.environ.get("BERT_TF_SHARED", ROOT.parent / "shared"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory):
+    """What scripts keep for the next run goes to a folder of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def goldens():
     return GOLDENS

@@ -35,11 +35,11 @@ def check(values, kind):
                         "a run for each --seed")
 
 
-def over_seeds(values, run, metric):
+def over_seeds(values, run, choose):
     """Makes --num_seeds runs in `seed_<n>` below --output_dir, and --output_dir the model of the best.
 
-    `run(values)` trains, evaluates and returns the metrics by name; the best has the greatest `metric`, the smallest
-    one if its name ends in "loss". Returns the means; `seeds.tsv` tells all.
+    `run(values)` trains, evaluates and returns the metrics by name; `choose(metrics)` names the one by which the best
+    is found: the greatest, the smallest where the name ends in "loss". Returns the means; `seeds.tsv` tells all.
     """
     folders, rows = {}, {}
     for seed in range(values.seed, values.seed + values.num_seeds):
@@ -51,6 +51,7 @@ def over_seeds(values, run, metric):
     deviations = {name: statistics.stdev(row[name] for row in rows.values()) for name in means}
     write_table(os.path.join(values.output_dir, SEEDS), "seed",
                 {**rows, "mean": means, "standard deviation": deviations})
+    metric = choose(means)
     sign = -1 if metric.endswith("loss") else 1
     best = max(rows, key=lambda seed: sign * rows[seed][metric])
     logger.info("the best %s has seed %d: %s is its model", metric, best, values.output_dir)

@@ -8,15 +8,15 @@ where it stopped, or says that it is complete.
 from absl import flags
 
 from bert_tf import files
-from bert_tf.classification import tasks
+from bert_tf.classification import custom, tasks
 from bert_tf.cli import app, common
 from bert_tf.errors import UserError
 
 FLAGS = (
     ("string", "data_dir", None, "The folder with the task's files, such as train.tsv and dev.tsv."),
-    ("string", "task_name", None, f"The task: {', '.join(task.name for task in tasks.TASKS.values())} (default: what "
-     "the model's folder was trained on). Several, separated by commas, run one after another: each has its files in "
-     "--data_dir, and its results in --output_dir, in a folder of its name."),
+    ("string", "task_name", None, f"The task: {', '.join(task.name for task in tasks.TASKS.values())} or custom, for "
+     "data of your own (default: what the model's folder was trained on). Several, separated by commas, run one after "
+     "another: each has its files in --data_dir, and its results in --output_dir, in a folder of its name."),
     ("string", "language", None, "The language of XNLI (default: zh) and PAWS-X (default: en)."),
     ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside the "
      "checkpoint)."),
@@ -44,6 +44,36 @@ FLAGS = (
 )
 
 
+DATA = (
+    ("string", "train_file", None, "The file (.tsv, .csv, .jsonl, .json or .txt) with the training data of a custom "
+     "task (default: that name in --data_dir); with --dataset the split, such as train[:90%]."),
+    ("string", "dev_file", None, "The same for the development data."),
+    ("string", "test_file", None, "The same for the test data."),
+    ("string", "dataset", None, "Read tensorflow-datasets, such as tfds:glue/mrpc, kept in --data_dir."),
+    ("string", "text_columns", None, "One column or two, by name or by number from 0, with a comma between them "
+     "(default: of a usual name, such as text or sentence1 and sentence2, else the first)."),
+    ("string", "label_column", None, "The label's column by name or number (default: of a usual name, such as label, "
+     "else the last); several, one for each label, hold 0 and 1."),
+    ("bool", "header", None, "Whether files begin with the names of their columns (default: found out and said)."),
+    ("string", "label_kind", "auto", "single, multi (several labels each), regression (a score), or auto: found out "
+     "and said."),
+    ("string", "label_separator", ",", "What stands between the labels of a row that has several."),
+    ("string", "labels_file", None, "The labels in order, one a line; numbers in the data count them (default: those "
+     "of the training data, sorted)."),
+    ("string", "features_dir", None, "Where features are kept for the next run (default: the user's cache; empty: "
+     "nowhere)."),
+    ("integer", "num_workers", 1, "Processes that make the features of a large file."),
+)
+
+LOSS = (
+    ("float", "label_smoothing", 0.0, "The part of each target that is spread over all labels."),
+    ("string", "class_weights", None, "A weight for each label, in order, or balanced: all labels weigh the same."),
+    ("string", "teacher", None, "The folder of a classifier, usually a larger one, whose probabilities are learned."),
+    ("float", "distillation_temperature", 2.0, "By what the logits of both are divided, to learn from a teacher."),
+    ("float", "distillation_alpha", 0.5, "The teacher's part of the loss; the rest is the labels'."),
+)
+
+
 def main(argv=None):
     """Runs the script and returns its exit status."""
     return app.main(define_flags, run, argv, __doc__)
@@ -51,8 +81,9 @@ def main(argv=None):
 
 def define_flags(values):
     """The original's flags with its defaults, and the ones that all training scripts share."""
-    common.define(values, FLAGS, common.FINE_TUNING, common.RUNTIME, common.STEP, common.FOLDER, common.OBSOLETE)
-    flags.mark_flags_as_required(["data_dir", "output_dir"], flag_values=values)
+    common.define(values, FLAGS, DATA, LOSS, common.FINE_TUNING, common.RUNTIME, common.STEP, common.FOLDER,
+                  common.OBSOLETE)
+    flags.mark_flags_as_required(["output_dir"], flag_values=values)
 
 
 def run(values):
@@ -71,13 +102,18 @@ def check_flags(values):
     """`UserError` for flags that contradict themselves or each other; nothing is read for it."""
     if not (values.do_train or values.do_eval or values.do_predict):
         raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
-    if values.task_name is not None:
-        for name in values.task_name.split(","):
-            tasks.find(name)
+    names = values.task_name.split(",") if values.task_name else []
+    for name in names if names != [custom.NAME] else ():
+        tasks.find(name)
+    named = values.dataset or values.train_file or values.dev_file or values.test_file
+    if values.data_dir is None and not named:
+        raise UserError("--data_dir is missing: the folder with the task's files")
+    if values.dataset and values.strategy == "multi_worker":
+        raise UserError("--dataset: tensorflow-datasets cannot be read before workers join; write the data to files")
     if values.pooling not in (None, "cls", "mean"):
         raise UserError(f"--pooling={values.pooling} must be cls or mean")
     common.check_training_flags(values)
-    common.require_at_least(values, 1, "predict_batch_size", "num_seeds")
+    common.require_at_least(values, 1, "predict_batch_size", "num_seeds", "num_workers")
     if not 0.0 < values.num_train_epochs < float("inf"):
         raise UserError(f"--num_train_epochs={values.num_train_epochs} must be a number above 0")
     if not 0.0 <= values.warmup_proportion <= 1.0:

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from absl import flags
 
 from bert_tf import checkpoint
 from bert_tf.cli import run_classifier as script
@@ -60,6 +61,14 @@ def command(data, output_dir, words, flags):
     return ["run_classifier.py", *given, *words]
 
 
+def parsed(*words):
+    """The script's flags with these values."""
+    values = flags.FlagValues()
+    script.define_flags(values)
+    values(["run_classifier.py", *words])
+    return values
+
+
 @pytest.fixture
 def call(data, tmp_path, capsys, caplog):
     """`call("--do_train", seed=3, ...)` -> exit status, error lines, log; output goes to `out`."""
@@ -107,7 +116,9 @@ def test_the_recorded_checkpoint_gives_the_recorded_results(call, shared, tmp_pa
         bert_config_file=tiny / "bert_config.json", vocab_file=tiny / "vocab.txt", max_seq_length=64,
         eval_batch_size=8, predict_batch_size=8)
     assert (status, errors) == (0, []) and "41/41 restored" in log
-    assert sorted(os.listdir(tmp_path / "out")) == ["eval_results.txt", "test_results.tsv"]
+    assert sorted(os.listdir(tmp_path / "out")) == [
+        "MRPC.tsv", "confusion.png", "eval_results.txt", "mistakes.tsv", "predictions.tsv", "report.txt",
+        "test_results.tsv"]
     found, expected = results(tmp_path / "out/eval_results.txt"), results(recorded / "eval_results.txt")
     assert set(found) == {*expected, "eval_f1"}
     for name, value in expected.items():
@@ -122,24 +133,17 @@ def test_the_recorded_checkpoint_gives_the_recorded_results(call, shared, tmp_pa
     (30, 1, 0.1, False, 3, 0, 3), (30, 8, 0.7, False, 3, 0, 21), (10, 4, 0.05, False, 1, 0, 1),
     (21, 4, 2.0, False, 11, 1, 42), (21, 4, 2.0, True, 10, 1, 40), (32, 32, 1e-5, False, 1, 0, 1)])
 def test_the_length_of_training(rows, batch_size, epochs, original, steps, warmup, examples):
-    from absl import flags
-
     from bert_tf.cli import classification
 
-    values = flags.FlagValues()
-    script.define_flags(values)
-    values(["script", "--data_dir=a", "--output_dir=b", f"--train_batch_size={batch_size}",
-            f"--num_train_epochs={epochs}", f"--original_steps={original}"])
+    values = parsed("--data_dir=a", "--output_dir=b", f"--train_batch_size={batch_size}",
+                    f"--num_train_epochs={epochs}", f"--original_steps={original}")
     assert classification.make_plan(values, rows) == classification.Plan(steps, warmup, examples)
 
 
 def test_defaults_are_the_originals():
-    from absl import flags
+    from bert_tf.cli import classifier
 
-    from bert_tf.cli import classification
-
-    values = flags.FlagValues()
-    script.define_flags(values)
+    values = parsed("--output_dir=b")
     originals = {"data_dir": None, "bert_config_file": None, "task_name": None, "vocab_file": None, "output_dir": None,
                  "init_checkpoint": None, "do_train": False, "do_eval": False, "do_predict": False,
                  "train_batch_size": 32, "eval_batch_size": 8, "predict_batch_size": 8, "learning_rate": 5e-5,
@@ -148,7 +152,7 @@ def test_defaults_are_the_originals():
     assert {name: values[name].default for name in originals} == originals
     # Left to what a model's folder says; without one they are the original's, too.
     assert values["do_lower_case"].default is values["max_seq_length"].default is None
-    assert classification.MAX_SEQ_LENGTH == 128
+    assert classifier.MAX_SEQ_LENGTH == 128
 
 
 # A run, and the model that it leaves.
@@ -158,11 +162,12 @@ def test_what_a_run_leaves(finished, data):
     left = set(os.listdir(finished))
     assert {name for name in left if not name.startswith("events.")} == {
         "bert_config.json", "vocab.txt", "model.json", "run.json", "train_log.jsonl", "curves.png", "checkpoint",
-        "eval_results.txt", "test_results.tsv",
+        "eval_results.txt", "test_results.tsv", "predictions.tsv", "MRPC.tsv", "report.txt", "confusion.png",
+        "mistakes.tsv",
         *(f"model.ckpt-{step}.{part}" for step in (4, 8, 11) for part in ("index", "data-00000-of-00001"))}
     assert json.loads((finished / "model.json").read_text()) == {
-        "task": "MRPC", "labels": ["0", "1"], "max_seq_length": 32, "pooling": "cls", "do_lower_case": True,
-        "strip_accents": True}
+        "task": "MRPC", "kind": "single", "labels": ["0", "1"], "max_seq_length": 32, "pooling": "cls",
+        "do_lower_case": True, "strip_accents": True}
     assert (finished / "vocab.txt").read_bytes() == (data / "vocab.txt").read_bytes()
     held = checkpoint.list_variables(f"{finished}/model.ckpt-11")
     assert held["output_weights"].shape == (2, 16) and held["output_bias/adam_v"].shape == (2,)
@@ -367,6 +372,88 @@ def test_several_tasks_end_in_a_table(call, data, tmp_path):
     assert checkpoint.find(tmp_path / "out/STS-B")
 
 
+# Data of one's own.
+
+
+def rows_of(path):
+    head, *rows = [line.split("\t") for line in path.read_text().splitlines()]
+    return [dict(zip(head, row)) for row in rows]
+
+
+def test_a_table_of_ones_own_in_csv(call, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for split, count in (("train", 24), ("dev", 6), ("test", 5)):
+        rng = np.random.RandomState(count)
+        lines = [f'"{sentence(rng, 4)}, ""{("good", "bad")[number % 2]}""",{("fine", "awful")[number % 2]}'
+                 for number in range(count)]
+        (folder / f"{split}.csv").write_text("\n".join(["review,verdict", *lines]) + "\n")
+    flags = {"task_name": "custom", "data_dir": folder, "label_column": "verdict", "num_train_epochs": 20,
+             "learning_rate": 0.01}
+    status, errors, log = call("--do_train", "--do_eval", "--do_predict", **flags)
+    assert (status, errors) == (0, []) and "a header" in log and "one of 2 labels: awful, fine" in log
+    assert results(tmp_path / "out/eval_results.txt")["eval_accuracy"] == 1.0
+    rows = rows_of(tmp_path / "out/predictions.tsv")
+    assert [row["label"] for row in rows] == ["fine", "awful", "fine", "awful", "fine"]
+    assert [row["line"] for row in rows] == list("23456")
+    # The folder knows its labels, whatever order another file brings them in.
+    (folder / "dev.csv").write_text('review,verdict\n"a ""bad"" one",awful\n')
+    status, errors, log = call("--do_eval", "--do_predict", **{**BARE, "data_dir": folder, "label_column": "verdict"})
+    assert (status, errors) == (0, []) and rows_of(tmp_path / "out/predictions.tsv") == rows
+
+
+def test_several_labels_of_each_example(call, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for split, count in (("train", 32), ("dev", 8), ("test", 4)):
+        rng = np.random.RandomState(count)
+        rows = [[word for word, holds in zip(("bright", "quiet", "old"), number >> np.arange(3) & 1) if holds]
+                for number in rng.randint(0, 8, count)]
+        (folder / f"{split}.jsonl").write_text("".join(
+            json.dumps({"text": " ".join([*row, sentence(rng, 2)]), "labels": row}) + "\n" for row in rows))
+    flags = {"task_name": "custom", "data_dir": folder, "num_train_epochs": 1}
+    status, errors, log = call("--do_train", "--do_eval", "--do_predict", class_weights="balanced", **flags)
+    assert (status, errors) == (0, []) and "several of 3 labels: bright, old, quiet" in log
+    assert {"eval_micro_f1", "eval_macro_f1", "eval_accuracy"} < set(results(tmp_path / "out/eval_results.txt"))
+    assert set(rows_of(tmp_path / "out/predictions.tsv")[0]) >= {"labels", "p(bright)", "p(old)", "p(quiet)"}
+    assert json.loads((tmp_path / "out/model.json").read_text())["kind"] == "multi"
+
+
+def test_a_teacher_is_followed_and_asked_once(call, finished, tmp_path):
+    flags = {"teacher": finished, "distillation_alpha": 1.0, "num_train_epochs": 1}
+    status, errors, log = call("--do_train", **flags)
+    assert (status, errors) == (0, []) and f"the teacher is {finished}/model.ckpt-11" in log
+    assert log_of(tmp_path / "out")[0]["loss"] < 0.1  # both say nearly nothing yet; the labels' loss would be 0.69
+    before = snapshot(tmp_path / "out")["model.ckpt-6.data-00000-of-00001"]
+    status, errors, log = call("--do_train", "--overwrite_output_dir", **flags)
+    assert (status, errors) == (0, []) and log.count("made before and nothing has changed") == 2
+    assert snapshot(tmp_path / "out")["model.ckpt-6.data-00000-of-00001"] == before
+
+
+def test_features_are_made_again_only_where_something_changed(data, tmp_path, caplog):
+    from bert_tf.cli import classifier
+
+    copied = tmp_path / "MRPC"
+    shutil.copytree(data / "MRPC", copied)
+
+    def read(**flags):
+        values = parsed(*command(data, tmp_path / "out", ["--do_train"], {
+            "data_dir": copied, "features_dir": tmp_path / "features", **flags})[1:])
+        setup = classifier.prepare(values, None)
+        ((path, table),) = classifier.find_tables(values, setup, "train").values()
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            rows = classifier.read_features(values, setup, path, table)
+        return rows.digest, "made before and nothing has changed" in caplog.text
+
+    (first, _), *others = read(), read(), read(max_seq_length=16), read(max_seq_length=16), read(features_dir="")
+    (copied / "train.tsv").write_text((copied / "train.tsv").read_text() + "0\t1\t2\ta river\ta bridge\n")
+    changed, was_kept = read(max_seq_length=16)
+    assert [kept for _, kept in others] == [True, False, True, False] and not was_kept
+    assert others[0][0] == others[3][0] == first and len({first, others[1][0], changed}) == 3
+    assert others[1] == (others[2][0], False) and len(os.listdir(tmp_path / "features")) == 1
+
+
 # What is refused, before anything is computed or written.
 
 
@@ -418,8 +505,14 @@ REFUSED = [
     (["--do_train", "--do_eval"], {"num_seeds": 0}, "--num_seeds=0"),
     (["--do_train"], {"num_seeds": 2}, "give --do_train and --do_eval"),
     (["--do_train"], {"pooling": "max"}, "--pooling=max"),
+    (["--do_train"], {"class_weights": "1,x"}, "--class_weights=1,x"),
+    (["--do_train"], {"class_weights": "1,2,3"}, "3 numbers for the 2 labels"),
+    (["--do_train"], {"label_smoothing": 1}, "--label_smoothing=1"),
+    (["--do_train"], {"teacher": "{bad}/encoder"}, "a teacher must know the same"),
+    (["--do_train"], {"dataset": "tfds:glue/mrpc", "strategy": "multi_worker"}, "--dataset"),
+    (["--do_train"], {"task_name": "custom", "data_dir": "{bad}/nothing"}, "holds no data"),
     (["--do_train"], {"task_name": "MRPC,mrcp"}, "no such task; there are CoLA, SST-2"),
-    (["--do_train"], {"task_name": "MRPC,RTE"}, "RTE"),
+    (["--do_train"], {"task_name": "MRPC,RTE"}, "holds no train file of MRPC"),
     (["--do_predict"], {"predict_batch_size": 0}, "--predict_batch_size=0"),
     (["--do_train"], {"num_train_epochs": 0}, "--num_train_epochs=0"),
     (["--do_train"], {"num_train_epochs": "nan"}, "--num_train_epochs=nan"),
@@ -433,7 +526,7 @@ REFUSED = [
     (["--do_train"], {"data_dir": "{bad}/none"}, "holds no train file of MRPC"),
     (["--do_train"], {"data_dir": "{bad}/nothing"}, "holds no train file of MRPC"),
     (["--do_train"], {"data_dir": "{bad}/label"}, "train.tsv:2: '2' is no label of MRPC; there are 0, 1"),
-    (["--do_train"], {"data_dir": "{bad}/column"}, "train.tsv:2: the row has 4 columns, MRPC needs 5"),
+    (["--do_train"], {"data_dir": "{bad}/column"}, "train.tsv:2: expected at least 5 tab-separated columns, found 4"),
     (["--do_train"], {"data_dir": "{bad}/empty"}, "train.tsv: the file is empty"),
     (["--do_train"], {"data_dir": "{bad}/header"}, "train.tsv: holds no example"),
     (["--do_train", "--do_eval"], {"data_dir": "{bad}/dev"}, "dev.tsv:2: '2' is no label"),
