@@ -46,6 +46,9 @@ def folder(tmp_path_factory, goldens):
     model = modeling.BertForPreTraining(modeling.BertConfig.from_dict(tiny))
     checkpoint.write(folder / RELEASED / "bert_model.ckpt", {weight.path: weight for weight in model.weights})
     make_mrpc(folder / "glue/MRPC")
+    (folder / "reviews").mkdir()
+    for split in ("train", "dev"):
+        (folder / f"reviews/{split}.csv").write_text("text,verdict\n" + '"a, b",good\nc,bad\n' * 3)
     (folder / "input.txt").write_text("a short line\nanother ||| pair\n")
     return folder
 
@@ -79,12 +82,21 @@ def test_commands_left_what_the_readme_says(folder):
 
 def test_python(folder, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(folder)
-    (code,) = blocks("python")
+    code, _ = blocks("python")[::-1]
     (tmp_path / "readme.py").write_text(code)
     names = runpy.run_path(str(tmp_path / "readme.py"))
     assert "71/71 restored" in capsys.readouterr().out
     assert names["out"]["sequence_output"].shape == (1, len(names["ids"]) + 2, 64)
     assert len(names["spans"]) == len(names["ids"])
+
+
+def test_python_that_asks_a_predictor(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    code, _ = blocks("python")
+    names = {}
+    exec(code, names)
+    answers = names["predictor"](["One text.", ("The first of a pair.", "The second.")])
+    assert [set(answer) for answer in answers] == [{"label", "probabilities", "truncated"}] * 2
 
 
 def test_first_steps_are_scripts_that_exist():
