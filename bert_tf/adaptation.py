@@ -52,14 +52,13 @@ def add_lora(model, rank, train_pattern=None):
     _say_what_is_trained(model)
 
 
-def rate_factors(names, layer_decay):
+def rate_factors(names, layer_decay, num_layers):
     """By what the learning rate of each variable is multiplied: 1 above the encoder, less the deeper it lies.
 
-    `names` are the variables' names; the last layer learns at `layer_decay`, the one below at its square and so on,
-    the embeddings last. Source: Howard and Ruder (2018), as Clark et al. (2020) use it for BERT's layers.
+    `names` are the variables' names; the last of `num_layers` learns at `layer_decay`, the one below at its square and
+    so on, the embeddings last. Source: Howard and Ruder (2018), as Clark et al. (2020) use it for BERT's layers.
     """
     layers = [re.search(r"/encoder/layer_(\d+)/", name) for name in names]
-    num_layers = 1 + max((int(layer[1]) for layer in layers if layer), default=-1)
 
     def height(name, layer):
         return int(layer[1]) + 1 if layer else 0 if "/embeddings/" in name else num_layers + 1

@@ -98,14 +98,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     update = m / (sqrt(v) + epsilon) + weight_decay_rate * w;  w -= learning_rate * update. A variable whose name holds
     one of `exclude_from_weight_decay` (regular expressions) is not decayed. With `ema_decay` a moving average of each
     weight is kept: average = ema_decay * average + (1 - ema_decay) * w, from the weight's value when the optimizer is
-    built. `layer_decay` lowers the rate layer by layer (`adaptation.rate_factors`). Source: the original, after Kingma
-    and Ba (2014) and Loshchilov and Hutter (2017).
+    built. `layer_decay` lowers the rate of `num_layers` one by one (`adaptation.rate_factors`). Source: the original,
+    after Kingma and Ba (2014) and Loshchilov and Hutter (2017).
     """
 
     rule = staticmethod(adam)
 
     def __init__(self, learning_rate=5e-5, weight_decay_rate=0.01, beta_1=0.9, beta_2=0.999, epsilon=1e-6,
-                 exclude_from_weight_decay=NOT_DECAYED, ema_decay=None, layer_decay=1.0, name=None, **kwargs):
+                 exclude_from_weight_decay=NOT_DECAYED, ema_decay=None, layer_decay=1.0, num_layers=0, name=None,
+                 **kwargs):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         if ema_decay is not None and not 0.0 <= ema_decay < 1.0:
             raise UserError(f"--ema_decay={ema_decay} must be from 0 to below 1")
@@ -116,13 +117,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.exclude_from_weight_decay = tuple(exclude_from_weight_decay)
         self.ema_decay = ema_decay
         self.layer_decay = layer_decay
+        self.num_layers = num_layers
 
     def build(self, variables):
         if self.built:
             return
         super().build(variables)
         self._names = [variable_name(variable.path) for variable in variables]
-        self._rate_factors = adaptation.rate_factors(self._names, self.layer_decay)
+        self._rate_factors = adaptation.rate_factors(self._names, self.layer_decay, self.num_layers)
         self._slots = {slot: self.add_optimizer_variables(variables, slot) for slot in ("adam_m", "adam_v")}
         if self.ema_decay is not None:
             self._slots[AVERAGE] = self.add_optimizer_variables(variables, AVERAGE)
@@ -173,7 +175,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def get_config(self):
         names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "exclude_from_weight_decay", "ema_decay",
-                 "layer_decay")
+                 "layer_decay", "num_layers")
         config = {name: value for name, value in super().get_config().items() if name != "weight_decay"}
         return {**config, **{name: getattr(self, name) for name in names}}
 

@@ -10,7 +10,7 @@ from bert_tf import batching, checkpoint, model_dir, modeling
 from bert_tf.classification import answers, features, tasks
 from bert_tf.classification.objective import build_objective
 from bert_tf.errors import UserError
-from bert_tf.runtime import Runtime
+from bert_tf.runtime import Runtime, keep_operations_apart
 
 INPUTS = {"input_ids": [None, None], "input_mask": [None, None], "segment_ids": [None, None], "token_indices": [None]}
 
@@ -48,8 +48,7 @@ class Predictor:
         self.tokenizer = model_dir.load_tokenizer(vocab_file, self.config, prefix)
         _check(self.task, self.max_seq_length, self.config, prefix)
         self._sizes = batching.Sizes(self.max_seq_length, xla)
-        # As in the scripts: otherwise operations are fused in one program and not in another, and round differently.
-        tf.config.optimizer.set_experimental_options({"remapping": False})
+        keep_operations_apart()
         model = modeling.BertForClassification(self.config, self.task.num_classes,
                                                pooling=info.get("pooling", "cls"), dtype=runtime.policy)
         _restore(model, prefix, use_ema)

@@ -59,8 +59,9 @@ WAYS = (
     ("ours-float32-xla", "ours", {"xla": True}),
     ("keras-fixed", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "fixed"}),
     ("keras-fixed-onednn", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "fixed", "onednn": True}),
-    ("keras-fixed-xla", "KerasHub", {"dtype": "float32", "jit_compile": True, "padding": "fixed"}),
-    ("keras-fixed-bfloat16", "KerasHub", {"dtype": "mixed_bfloat16", "jit_compile": False, "padding": "fixed"}),
+    ("keras-fixed-xla", "KerasHub", {"dtype": "float32", "jit_compile": True, "padding": "fixed", "onednn": True}),
+    ("keras-fixed-bfloat16", "KerasHub", {"dtype": "mixed_bfloat16", "jit_compile": False, "padding": "fixed",
+                                          "onednn": True}),
     ("keras-sorted-onednn", "KerasHub", {"dtype": "float32", "jit_compile": False, "padding": "longest",
                                          "onednn": True}),
     ("torch-float32", "PyTorch", {"compile": False, "autocast": False, "padding": "longest"}),
@@ -105,14 +106,15 @@ def check_flags(values):
                         f"{values.train_batch_size}, since the libraries treat a short last batch differently")
     if values.output_file:
         files.check_output(values.output_file, "output_file")
-    find_ways(values.settings)
+    find_ways(values)
 
 
-def find_ways(settings):
-    """The rows of `WAYS` that --settings names; all of them for best and all."""
+def find_ways(values):
+    """The rows of `WAYS` that --settings names; for best and all, all that fit what is measured."""
+    settings = values.settings
+    known = {way[0]: way for way in WAYS if not (values.input_file and "group_by_length" in way[2])}
     if settings in ("best", "all"):
-        return list(WAYS)
-    known = {way[0]: way for way in WAYS}
+        return list(known.values())
     unknown = [name for name in settings.split(",") if name not in known]
     if unknown:
         raise UserError(f"--settings={settings}: {unknown[0]!r} is none of best, all, {', '.join(known)}")
@@ -333,7 +335,7 @@ def machine():
 def run(values):
     check_flags(values)
     app.load_tensorflow()
-    ways = find_ways(values.settings)
+    ways = find_ways(values)
     with tempfile.TemporaryDirectory() as folder:
         job = make_job(values, folder)
         result = {"machine": machine(), "job": job, "seconds": values.seconds, "trial": [], "rounds": []}

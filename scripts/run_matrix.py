@@ -40,8 +40,8 @@ def define_flags(values):
     flags.DEFINE_string("readme", None, "The file whose table is to be replaced.", flag_values=values)
     flags.mark_flag_as_required("readme", flag_values=values)
     flags.DEFINE_integer("num_processes", 1, "Run so many cells at a time.", lower_bound=1, flag_values=values)
-    flags.DEFINE_string("only", "", "Run only the cells whose name holds this, such as mirrored/float16.",
-                        flag_values=values)
+    flags.DEFINE_string("only", "", "Run only the cells whose name holds this, such as mirrored/float16; the readme "
+                        "stays as it is.", flag_values=values)
 
 
 def main(values):
@@ -62,7 +62,8 @@ def main(values):
             results = dict(zip(cells, pool.map(run_and_say, cells)))
     table = make_table(results)
     print(table)
-    replace(readme, table)
+    if not values.only:
+        replace(readme, table)
 
 
 def make_data(folder):
@@ -101,7 +102,7 @@ def run_cell(folder, strategy, precision, xla, iterations_per_loop, accumulation
                         f"--gradient_accumulation_steps={accumulation}"])
     if status:
         errors = re.findall(r"error: (.*)", text)
-        return errors[-1] if errors else f"failed with status {status}: {text.splitlines()[-1]}"
+        return errors[-1] if errors else f"failed with status {status}: {text.strip().rpartition(chr(10))[2]}"
     losses = [json.loads(line)["loss"] for line in open(os.path.join(output_dir, "train_log.jsonl"))]
     first, last = (sum(part) / ENDS for part in (losses[:ENDS], losses[-ENDS:]))
     return "works" if len(losses) == STEPS and last < first else f"the loss went from {first:.3f} to {last:.3f}"

@@ -10,10 +10,12 @@ import pathlib
 
 import pytest
 
+from bert_tf import runtime  # noqa: E402
 from bert_tf.cli import app
 
 # As the scripts do; with two logical CPU devices, for tests of strategies.
 app.load_tensorflow(virtual_devices=2)
+runtime.keep_operations_apart()
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GOLDENS = ROOT / "tests" / "goldens"

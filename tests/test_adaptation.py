@@ -39,21 +39,21 @@ class TestRateFactors:
                  "bert/encoder/layer_0/attention/self/query/kernel", "bert/encoder/layer_1/output/LayerNorm/gamma",
                  "bert/encoder/layer_10/output/dense/kernel", "bert/pooler/dense/kernel", "output_weights",
                  "cls/predictions/output_bias", "bert/encoder/layer_1/attention/self/key/kernel/lora_a"]
-        found = adaptation.rate_factors(names, 0.5)
+        found = adaptation.rate_factors(names, 0.5, 11)
         assert found == [0.5 ** 12, 0.5 ** 12, 0.5 ** 11, 0.5 ** 10, 0.5, 1.0, 1.0, 1.0, 0.5 ** 10]
-        assert adaptation.rate_factors(names, 1.0) == [1.0] * 9
-        assert adaptation.rate_factors(["kernel"], 0.5) == [1.0]
+        assert adaptation.rate_factors(names, 1.0, 11) == [1.0] * 9
+        assert adaptation.rate_factors(["bert/encoder/layer_0/x"], 0.5, 2) == [0.25]  # whatever else is frozen
 
     def test_the_optimizer_takes_steps_of_that_size(self):
         moved = {}
         for decay in (1.0, 0.5):
             model = make_model()
             before = [variable.numpy() for variable in model.trainable_variables]
-            optimizer = optimization.create_optimizer(1e-3, 10, 0, layer_decay=decay)
+            optimizer = optimization.create_optimizer(1e-3, 10, 0, layer_decay=decay, num_layers=2)
             optimizer.apply_gradients([(tf.ones(v.shape), v) for v in model.trainable_variables])
             moved[decay] = [value - variable.numpy() for value, variable in zip(before, model.trainable_variables)]
         names = [variable_name(variable.path) for variable in model.trainable_variables]
-        for factor, plain, decayed in zip(adaptation.rate_factors(names, 0.5), moved[1.0], moved[0.5]):
+        for factor, plain, decayed in zip(adaptation.rate_factors(names, 0.5, 2), moved[1.0], moved[0.5]):
             np.testing.assert_allclose(decayed, factor * plain, rtol=0, atol=2e-7)
 
 

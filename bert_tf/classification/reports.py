@@ -17,7 +17,7 @@ from bert_tf.classification import answers, scores
 
 logger = logging.getLogger("bert_tf")
 
-REPORT, CONFUSION, MISTAKES = "report{}.txt", "confusion{}.png", "mistakes{}.tsv"
+NAMES = REPORT, CONFUSION, MISTAKES = "report{}.txt", "confusion{}.png", "mistakes{}.tsv"
 NUM_MISTAKES = 20
 NONE = "none"  # the column of examples that no label was predicted for
 CELL = 0.42  # inches of a class in the picture

@@ -107,9 +107,6 @@ def load_tensorflow(virtual_devices=0):
         try:
             import tensorflow as tf
 
-            # With oneDNN the same operations are fused in one program and not in another, and round differently;
-            # fusing makes no step faster.
-            tf.config.optimizer.set_experimental_options({"remapping": False})
             if virtual_devices:
                 (cpu,) = tf.config.list_physical_devices("CPU")
                 tf.config.set_logical_device_configuration(

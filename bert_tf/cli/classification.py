@@ -14,6 +14,7 @@ from bert_tf.classification import answers, examples, features, reports, scores,
 from bert_tf.classification.objective import Distillation, balanced_class_weights, build_objective
 from bert_tf.cli import classifier, models, repeats, training
 from bert_tf.errors import UserError
+from bert_tf.training.state import EXAMPLES_SEEN
 
 logger = logging.getLogger("bert_tf")
 
@@ -79,7 +80,8 @@ def run_task(values):
 def official_metric(metrics):
     """The one of a run's metrics that its task's results are told by."""
     official = (name for name in metrics if name not in ("loss", "eval_loss", "eval_accuracy"))
-    return next((name for name in official if not name.endswith("_mismatched")), "eval_accuracy")
+    usual = "eval_accuracy" if "eval_accuracy" in metrics else "eval_loss"
+    return next((name for name in official if not name.endswith("_mismatched")), usual)
 
 
 def run_once(values):
@@ -149,10 +151,15 @@ def make_objective(values, task, data):
 def prepare_training(values, runtime, setup, rows, start_from):
     """The `Plan` of training on the features `rows`, its feed and what it starts from; nothing is computed yet."""
     plan = make_plan(values, len(rows))
-    teacher = classifier.find_teacher(values, setup) if values.teacher else None
-    feed = training_feed(values, runtime, setup, rows, plan, teacher)
+    teacher = classifier.find_teacher(values, setup, runtime) if values.teacher else None
+    teach = functools.cache(functools.partial(classifier.ask_teacher, values, setup, teacher)) if teacher else None
+    feed = training_feed(values, runtime, rows, plan, teach)
     settings = fingerprint(values, setup, rows, teacher)
     start = training.find_start(values, runtime, feed, start_from, settings, scores.metric_names(setup.task))
+    if start.newest:
+        check_place(start.newest, values.train_batch_size, plan)
+    if teach:
+        teach()  # now, before the model is built that learns from it
     return plan, feed, start
 
 
@@ -172,12 +179,20 @@ def make_plan(values, num_examples):
     return Plan(steps, int(steps * values.warmup_proportion), total)
 
 
-def training_feed(values, runtime, setup, rows, plan, teacher):
+def check_place(prefix, batch_size, plan):
+    """`UserError` where a checkpoint's step and its place in the data were counted with another batch size."""
+    if EXAMPLES_SEEN not in checkpoint.list_variables(prefix):
+        return
+    seen, step = int(dict(checkpoint.read(prefix, [EXAMPLES_SEEN]))[EXAMPLES_SEEN]), checkpoint.step_of(prefix)
+    if seen != step * batch_size and not (seen == plan.num_examples and step == plan.num_train_steps):
+        raise UserError(f"{prefix} has seen {seen} examples in {step} steps, which is not --train_batch_size="
+                        f"{batch_size}; go on with the same, or give it as --init_checkpoint to a run of its own")
+
+
+def training_feed(values, runtime, rows, plan, teach):
     """The batches of training: all examples in an order that seed and epoch decide, the last batch short."""
     sizes = training.make_sizes(values, runtime)
     lengths = rows.lengths if values.group_by_length else None
-    # Asked for when the first batch is made, after all checks.
-    teach = functools.cache(functools.partial(classifier.ask_teacher, values, setup, teacher))
 
     def order(start):
         return batching.training_order(len(rows), values.train_batch_size, values.seed, start, end=plan.num_examples,
@@ -185,7 +200,7 @@ def training_feed(values, runtime, setup, rows, plan, teacher):
 
     def make(numbers):
         batch = features.make_batch(rows, numbers, sizes)
-        return batch if teacher is None else {**batch, "teacher_logits": teach()[numbers]}
+        return batch if teach is None else {**batch, "teacher_logits": teach()[numbers]}
 
     return training.training_feed(values, runtime, order, make, rows.where)
 
@@ -202,10 +217,11 @@ def fingerprint(values, setup, rows, teacher):
 
 
 def write_model_dir(values, setup, **info):
-    """Makes --output_dir a classifier of its own; predictions of an earlier run do not stay beside it."""
-    for split in setup.task.splits_of("test"):
-        for name in names_of_predictions(setup.task, split):
-            files.remove(os.path.join(values.output_dir, name))
+    """Makes --output_dir a classifier of its own; results of other weights do not stay beside it."""
+    names = [name for split in setup.task.splits_of("test") for name in names_of_predictions(setup.task, split)]
+    names += [name.format(suffix_of(split)) for split in setup.task.splits_of("dev") for name in reports.NAMES]
+    for name in names:
+        files.remove(os.path.join(values.output_dir, name))
     tokenizer = setup.tokenizer
     info |= {"task": setup.task.name, "kind": setup.task.kind, "labels": list(setup.task.labels),
              "max_seq_length": setup.max_seq_length, "pooling": setup.pooling,

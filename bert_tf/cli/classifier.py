@@ -7,6 +7,7 @@ import os
 
 from bert_tf import checkpoint, feature_cache, files, model_dir, modeling, predictor, tokenization
 from bert_tf.classification import columns, custom, examples, features, tasks
+from bert_tf.cli import models
 from bert_tf.errors import UserError
 
 logger = logging.getLogger("bert_tf")
@@ -161,9 +162,13 @@ def read_features(values, setup, path, table):
     return made
 
 
-def find_teacher(values, setup):
-    """The checkpoint of --teacher; `UserError` where it has other labels."""
+def find_teacher(values, setup, runtime):
+    """The checkpoint of --teacher; `UserError` where it has other labels, would be removed, or cannot be asked."""
     prefix = model_dir.find(values.teacher)
+    if runtime.kind in ("multi_worker", "tpu"):
+        raise UserError(f"--teacher: a teacher is asked by one process, not with --strategy={runtime.kind}")
+    if values.overwrite_output_dir and models.is_in_folder(prefix, values.output_dir):
+        raise UserError(f"--overwrite_output_dir would remove --teacher={values.teacher}; move one of them")
     info = model_dir.read_info(prefix)
     if info.get("labels") != list(setup.task.labels) or info.get("kind", setup.task.kind) != setup.task.kind:
         raise UserError(f"--teacher={values.teacher} has the labels {info.get('labels')}, {setup.task.name} "

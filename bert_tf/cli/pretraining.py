@@ -8,7 +8,7 @@ from bert_tf import batching, files, model_dir, modeling, run_dir, tokenization
 from bert_tf.cli import models, training
 from bert_tf.errors import UserError
 from bert_tf.pretraining import instances, objective, reading, records
-from bert_tf.training import evaluation
+from bert_tf.training import evaluation, loop
 
 logger = logging.getLogger("bert_tf")
 
@@ -159,7 +159,8 @@ def results(values, runtime, model, evaluate, start_from, step):
             raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint "
                             "is given")
         step = models.restore(values, model, prefix)
-    metrics = {"global_step": step, **evaluate()}
+    with loop.naming_lost_workers(runtime):
+        metrics = {"global_step": step, **evaluate()}
     if runtime.is_chief:
         files.make_folder(values.output_dir)
         logger.info("evaluation at step %d:", step)

@@ -3,12 +3,14 @@
 import copy
 import logging
 import os
-import statistics
 
 import keras
+import numpy as np
 
-from bert_tf import checkpoint, files, model_dir
+from bert_tf import checkpoint, files, model_dir, run_dir
+from bert_tf.cli import models
 from bert_tf.errors import UserError
+from bert_tf.training.selection import find_best
 
 logger = logging.getLogger("bert_tf")
 
@@ -24,15 +26,28 @@ def changed(values, **settings):
 
 
 def check(values, kind):
-    """`UserError` for several seeds where they have no meaning, or on a `Runtime.kind` that cannot start again."""
+    """`UserError` for several runs where they have no meaning, or on a `Runtime.kind` that cannot start again.
+
+    Also where --output_dir, whose model the best of several seeds will be, holds one that no seeds left.
+    """
+    if kind in ("multi_worker", "tpu") and (values.num_seeds > 1 or "," in (values.task_name or "")):
+        raise UserError(f"--strategy={kind} makes one run in a process, not several seeds or tasks; start a command "
+                        "for each")
     if values.num_seeds < 2:
         return
+    folder = values.output_dir
+    is_ours = files.exists(os.path.join(folder, SEEDS)) and not files.exists(os.path.join(folder, run_dir.FINGERPRINT))
+    if checkpoint.latest(folder) and not is_ours:
+        raise UserError(f"--output_dir={folder} holds checkpoints, and --num_seeds={values.num_seeds} would put the "
+                        "best seed's in their place; give it a folder of its own")
+    for flag in ("init_checkpoint", "teacher"):
+        given = values[flag].value
+        if given and models.is_in_folder(checkpoint.find(given), folder):
+            raise UserError(f"--{flag}={given} lies in --output_dir, where --num_seeds={values.num_seeds} puts the "
+                            "best seed's model; give it a folder of its own")
     if not (values.do_train and values.do_eval):
         raise UserError(f"--num_seeds={values.num_seeds} compares trainings by their evaluation: give --do_train and "
                         "--do_eval")
-    if kind in ("multi_worker", "tpu"):
-        raise UserError(f"--num_seeds={values.num_seeds} works on one machine only, not with --strategy={kind}; start "
-                        "a run for each --seed")
 
 
 def over_seeds(values, run, choose):
@@ -47,13 +62,15 @@ def over_seeds(values, run, choose):
         logger.info("seed %d: %s", seed, folders[seed])
         rows[seed] = run(changed(values, seed=seed, output_dir=folders[seed], do_predict=False))
         keras.utils.clear_session()
-    means = {name: statistics.mean(row[name] for row in rows.values()) for name in rows[values.seed]}
-    deviations = {name: statistics.stdev(row[name] for row in rows.values()) for name in means}
+    columns = {name: [float(row[name]) for row in rows.values()] for name in rows[values.seed]}
+    means = {name: float(np.mean(column)) for name, column in columns.items()}
+    deviations = {name: float(np.std(column, ddof=1)) for name, column in columns.items()}
     write_table(os.path.join(values.output_dir, SEEDS), "seed",
                 {**rows, "mean": means, "standard deviation": deviations})
     metric = choose(means)
-    sign = -1 if metric.endswith("loss") else 1
-    best = max(rows, key=lambda seed: sign * rows[seed][metric])
+    best = find_best(rows, metric)
+    if best is None:
+        raise UserError(f"{metric} is no number with any seed; {values.output_dir} holds the runs, and none is chosen")
     logger.info("the best %s has seed %d: %s is its model", metric, best, values.output_dir)
     adopt(folders[best], values.output_dir)
     return means
@@ -62,11 +79,12 @@ def over_seeds(values, run, choose):
 def adopt(source, folder):
     """Makes `folder` the model that the run in `source` left: its checkpoint and what lies beside it."""
     prefix = model_dir.find(source)
-    for earlier in checkpoint.list_prefixes(folder):
-        checkpoint.delete(earlier)
     adopted = os.path.join(folder, os.path.basename(prefix))
     checkpoint.write(adopted, dict(checkpoint.read(prefix)))
     checkpoint.update_state(folder, adopted)
+    for earlier in checkpoint.list_prefixes(folder):
+        if os.path.basename(earlier) != os.path.basename(adopted):
+            checkpoint.delete(earlier)
     for name in (model_dir.CONFIG, model_dir.VOCAB, model_dir.INFO):
         with files.open_binary(os.path.join(source, name)) as file:
             content = file.read()

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 
-from bert_tf import adaptation, batching, checkpoint, optimization, run_dir
+from bert_tf import adaptation, batching, checkpoint, model_dir, optimization, run_dir
 from bert_tf.cli import common, models
 from bert_tf.errors import UserError
 from bert_tf.runtime import Runtime
@@ -75,7 +75,8 @@ def find_start(values, runtime, feed, start_from, settings, metric_names):
     `settings` are the script's own part of the fingerprint, `metric_names` what its evaluation returns. A folder that
     holds another run and a name that there is not are a `UserError`.
     """
-    if values.eval_every_steps and values.best_metric not in metric_names:
+    asked = values.eval_every_steps or values["best_metric"].present
+    if asked and values.best_metric not in metric_names:
         raise UserError(f"--best_metric={values.best_metric} is none of {', '.join(metric_names)}")
     if values.optimizer not in optimization.OPTIMIZERS:
         raise UserError(f"--optimizer={values.optimizer} is unknown; use one of {', '.join(optimization.OPTIMIZERS)}")
@@ -99,7 +100,7 @@ def prepare(values, runtime, model, start, num_train_steps, num_warmup_steps):
     model.bert.encoder.recompute = values.recompute
     optimizer = optimization.create_optimizer(
         values.learning_rate, num_train_steps, num_warmup_steps, values.optimizer, ema_decay=values.ema_decay,
-        layer_decay=values.layer_decay)
+        layer_decay=values.layer_decay, num_layers=model.config.num_hidden_layers)
     state = TrainingState(model, optimizer, LossScale() if values.precision == "float16" else None)
     if start.newest:
         state.resume(start.newest, values.train_batch_size)
@@ -140,7 +141,7 @@ def use_best(values, runtime, state, step, write_model_dir):
     logger.info("the best %s was at step %d: its weights are used", values.best_metric, step)
     best = saving.prefix_of(values.output_dir, step)
     checkpoint.restore(state.model, best, averaged=values.use_ema)
-    if runtime.is_chief:
+    if runtime.is_chief and model_dir.read_info(best).get("best_checkpoint") != os.path.basename(best):
         write_model_dir(best_checkpoint=os.path.basename(best))
     return step
 
@@ -151,9 +152,10 @@ def make_selection(values, runtime, state, evaluate):
         if not values.use_ema:
             return evaluate()
         weights = state.use_averages()
-        metrics = evaluate()
-        state.assign(weights)
-        return metrics
+        try:
+            return evaluate()
+        finally:
+            state.assign(weights)
 
     selection = Selection(values.output_dir, evaluate_now, values.best_metric, values.early_stopping_patience,
                           runtime.is_chief)

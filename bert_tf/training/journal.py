@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf import files
+from bert_tf.errors import UserError
 
 logger = logging.getLogger("bert_tf")
 
@@ -76,6 +77,12 @@ class Log(keras.callbacks.Callback):
         self.flushed = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
+        try:
+            self._write(batch, logs)
+        except tf.errors.OpError as error:
+            raise UserError(f"{self.path}: cannot be written ({' '.join(str(error).split())})") from error
+
+    def _write(self, batch, logs):
         self.file.write(json.dumps({"step": batch, **logs}) + "\n")
         if batch == self.params["steps"] or time.perf_counter() - self.flushed >= 1.0:
             with self.writer.as_default(step=batch):

@@ -49,7 +49,8 @@ def train(state, objective, feed, runtime, schedule, callbacks=(), selection=Non
     """Trains until `schedule.num_train_steps` and returns the last checkpoint's prefix.
 
     `state` is a `TrainingState`, `feed` a `batching.Feed` over all of the run's data, `callbacks` are Keras callbacks:
-    they get `on_train_batch_end(step, logs)` for every step, with what `scalar_names` lists and the speeds.
+    they get `on_train_batch_end(step, logs)` for every step, with what `scalar_names` lists and the speeds, and
+    `on_epoch_end(number, metrics)` for every evaluation.
     `selection` evaluates every `eval_every_steps`, keeps the best checkpoint and may end the run early.
     A bad example and a signal end the run with a `UserError` after a checkpoint; a loss or gradient that is not
     finite and the loss of another worker end it without one, so that the last good checkpoint stands.
@@ -66,7 +67,7 @@ def train(state, objective, feed, runtime, schedule, callbacks=(), selection=Non
     try:
         with Saver(schedule.output_dir, schedule.keep_checkpoint_max, schedule.keep_checkpoint_every_n_steps,
                    runtime.is_chief) as saver, Signals() as signals, naming_lost_workers(runtime):
-            if selection and selection.rows:
+            if selection and selection.best_step is not None:
                 saver.best = prefix_of(schedule.output_dir, selection.best_step)
             while state.step < schedule.num_train_steps:
                 steps, stop = agree(pace.steps(state.step), bool(signals.received or state.model.stop_training))
@@ -75,37 +76,58 @@ def train(state, objective, feed, runtime, schedule, callbacks=(), selection=Non
                     break
                 saver.check()
                 started = time.perf_counter()
-                rows = device_loop(iterator, tf.constant(steps)).numpy()
+                with naming_exhausted_memory():
+                    rows = device_loop(iterator, tf.constant(steps)).numpy()
                 pace.record(steps, time.perf_counter() - started)
                 watch.report(callbacks, rows, time.perf_counter() - started, saver)
                 if len(rows) < steps:
                     raise UserError(f"{feed.error or 'the data ended before the training'} {_saved(state, saver)}")
-                if _pause(state, schedule, saver, selection):
+                if _pause(state, schedule, saver, selection, callbacks):
                     break
             saver.save(state)
-        return prefix_of(schedule.output_dir, state.step)
-    finally:
-        callbacks.on_train_end()
+            saver.wait()
+            agree(0, False)  # no worker leaves before the chief has written what all may read next
+    except BaseException:
+        with contextlib.suppress(Exception):  # which would hide why the run ends
+            callbacks.on_train_end()
+        raise
+    callbacks.on_train_end()
+    return prefix_of(schedule.output_dir, state.step)
 
 
-def _pause(state, schedule, saver, selection):
+def _pause(state, schedule, saver, selection, callbacks):
     """Evaluates and saves where it is time -> whether the run ends here, since it gets no better."""
     ends = False
     at_end = state.step == schedule.num_train_steps
     if selection and (at_end or state.step % schedule.eval_every_steps == 0):
-        metrics = selection.record(state.step)
+        try:
+            metrics = selection.record(state.step)
+        except UserError as error:
+            raise UserError(f"{error} {_saved(state, saver)}") from error
+        callbacks.on_epoch_end(len(selection.rows) - 1, {"step": state.step, **metrics})
         is_best = selection.best_step == state.step
         logger.info("step %d: %s%s", state.step, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()),
                     ", the best so far" if is_best else "")
-        saver.best = prefix_of(schedule.output_dir, selection.best_step)
+        if selection.best_step is not None:
+            saver.best = prefix_of(schedule.output_dir, selection.best_step)
         ends = selection.exhausted
         if ends:
-            logger.info("no better %s since step %d: training ends early", selection.metric, selection.best_step)
+            logger.info("no better %s since step %d: training ends early", selection.metric, selection.best_step or 0)
         if is_best:
             saver.save(state)
     if state.step % schedule.save_checkpoints_steps == 0:
         saver.save(state)
     return ends
+
+
+@contextlib.contextmanager
+def naming_exhausted_memory():
+    """Turns what TensorFlow raises when a device's memory does not hold a step into a `UserError`."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise UserError("a step does not fit into the device's memory; a smaller --device_batch_size, --recompute or "
+                        f"--precision=bfloat16 takes less ({' '.join(str(error).split())[:200]})") from error
 
 
 def _stop(state, saver, signals):

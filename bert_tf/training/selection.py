@@ -4,9 +4,14 @@ All that is known of it is a list of lines in the output folder: so it is the sa
 """
 
 import json
+import logging
+import math
 import os
 
 from bert_tf import files
+from bert_tf.training.journal import read_log
+
+logger = logging.getLogger("bert_tf")
 
 LOG = "eval_log.jsonl"
 
@@ -28,26 +33,29 @@ class Selection:
 
     def begin(self, step):
         """Takes up what an earlier part of the run found up to `step`; forgets what came later."""
-        self.rows = [row for row in read(self.path) if row["step"] <= step]
+        rows = [row for row in read_log(self.path) if row["step"] <= step]
+        self.rows = [row for row in rows if row.get("best_metric") == self.metric]
+        if len(self.rows) < len(rows):
+            logger.warning("%s: evaluations by which another metric chose are forgotten", self.path)
         self._write()
 
     def record(self, step):
         """Evaluates, notes it, and returns the metrics."""
         metrics = {name: float(value) for name, value in self.evaluate().items()}
-        self.rows = [row for row in self.rows if row["step"] != step] + [{"step": step, **metrics}]
+        row = {"step": step, "best_metric": self.metric, **metrics}
+        self.rows = [row for row in self.rows if row["step"] != step] + [row]
         self._write()
         return metrics
 
     @property
     def best_step(self):
-        """The step of the best evaluation, the first of equals; None before any."""
-        sign = 1 if self.metric.endswith("loss") else -1
-        return min(self.rows, key=lambda row: sign * row[self.metric])["step"] if self.rows else None
+        """The step of the best evaluation, the first of equals; None before any that gave a number."""
+        return find_best({row["step"]: row for row in self.rows}, self.metric)
 
     @property
     def exhausted(self):
         """Whether `patience` evaluations have come since the best."""
-        since = sum(row["step"] > self.best_step for row in self.rows) if self.rows else 0
+        since = sum(row["step"] > (self.best_step or 0) for row in self.rows)
         return bool(self.patience) and since >= self.patience
 
     def _write(self):
@@ -56,8 +64,11 @@ class Selection:
                 file.writelines(json.dumps(row) + "\n" for row in self.rows)
 
 
-def read(path):
-    """The rows of an `eval_log.jsonl`; [] without one."""
-    if not files.exists(path):
-        return []
-    return [json.loads(line) for _, line in files.read_lines(path)]
+def find_best(rows, metric):
+    """The key of the best of several rows of metrics, the first of equals; NaN is no value, None without any.
+
+    The lowest is the best of a metric whose name ends in "loss", else the highest.
+    """
+    values = {key: row[metric] for key, row in rows.items() if not math.isnan(row[metric])}
+    choose = min if metric.endswith("loss") else max
+    return choose(values, key=values.get, default=None)

@@ -41,8 +41,11 @@ def test_ways_have_names_of_their_own_and_libraries_that_there_are():
     names = [name for name, _, _ in benchmark_training.WAYS]
     assert len(set(names)) == len(names)
     assert {library for _, library, _ in benchmark_training.WAYS} == {"ours", *benchmark_peers.LIBRARIES}
-    found = benchmark_training.find_ways("torch-float32,ours-float32")
+    found = benchmark_training.find_ways(parse("--settings=torch-float32,ours-float32"))
     assert [name for name, _, _ in found] == ["torch-float32", "ours-float32"]
+    fine_tuning, pretraining = (benchmark_training.find_ways(parse(flag))
+                                for flag in ("--data_dir=d", "--input_file=f"))
+    assert {way[0] for way in fine_tuning} - {way[0] for way in pretraining} == {"ours-float32-sorted"}
 
 
 def test_speed_is_that_of_whole_passes_after_the_first():

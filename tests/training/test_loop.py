@@ -1,3 +1,4 @@
+import csv
 import json
 import os
 import shutil
@@ -307,7 +308,13 @@ class TestCallbacks:
 
     def test_kerass_own_csv_logger_works(self, trainer, tmp_path):
         logger = keras.callbacks.CSVLogger(tmp_path / "steps.csv")
-        trainer.run(tmp_path, steps=3, callbacks=[logger, keras.callbacks.TerminateOnNaN()])
+        values = iter([0.5, 0.25])
+        selection = Selection(str(tmp_path), lambda: {"accuracy": next(values)}, "accuracy")
+        trainer.run(tmp_path, steps=3, callbacks=[logger, keras.callbacks.TerminateOnNaN()], selection=selection,
+                    eval_every_steps=2)
+        with open(tmp_path / "steps.csv", newline="") as file:
+            found = [(row["epoch"], row["accuracy"], row["step"]) for row in csv.DictReader(file)]
+        assert [tuple(map(float, row)) for row in found] == [(0, 0.5, 2), (1, 0.25, 3)]
 
 
 def test_training_works_where_signals_cannot_be_handled(trainer, unbroken, tmp_path):

@@ -1,4 +1,5 @@
 import json
+import math
 
 from bert_tf.training.selection import LOG, Selection
 
@@ -46,3 +47,19 @@ def test_a_restart_knows_the_best_so_far_and_forgets_what_it_does_again(tmp_path
 def test_only_the_chief_writes(tmp_path):
     make(tmp_path, [0.5], is_chief=False).record(1)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_number_is_never_the_best(tmp_path):
+    selection, _ = make(tmp_path, [math.nan, 0.4, math.nan], metric="accuracy", patience=2), []
+    found = []
+    for step in (1, 2, 3):
+        selection.record(step)
+        found.append((selection.best_step, selection.exhausted))
+    assert found == [(None, False), (2, False), (2, False)]
+
+
+def test_evaluations_that_chose_by_another_metric_are_forgotten(tmp_path, caplog):
+    make(tmp_path, [0.4], metric="accuracy").record(1)
+    again = Selection(str(tmp_path), dict, "loss")
+    again.begin(1)
+    assert again.rows == [] and again.best_step is None and "are forgotten" in caplog.text
