@@ -38,6 +38,7 @@ def run(values):
     if len(names) == 1:
         run_task(values)
         return
+    repeats.check(values, training.make_runtime(values).kind)
     commands = {name: one_of_several(values, name) for name in names}
     for command in commands.values():  # before any of them takes an hour
         check_files(command)

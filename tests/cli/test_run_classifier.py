@@ -506,6 +506,7 @@ REFUSED = [
     (["--do_train"], {"num_seeds": 2}, "give --do_train and --do_eval"),
     (["--do_train", "--do_eval"], {"num_seeds": 2, "output_dir": "{finished}"}, "give it a folder of its own"),
     (["--do_train", "--do_eval"], {"num_seeds": 2, "best_metric": "f1"}, "--best_metric=f1 is none of"),
+    (["--do_train"], {"task_name": "MRPC,RTE", "strategy": "tpu"}, "--strategy=tpu makes one run in a process"),
     (["--do_train"], {"teacher": "{finished}", "output_dir": "{finished}", "overwrite_output_dir": True},
      "--overwrite_output_dir would remove --teacher"),
     (["--do_train"], {"output_dir": "{finished}", "resume": True, "train_batch_size": 3, "num_train_epochs": 9},
