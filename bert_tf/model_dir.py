@@ -79,7 +79,7 @@ def load_tokenizer(vocab_file, config, prefix=None, do_lower_case=None, allow_ca
     """The tokenizer of a model, lower-casing as given, else as noted beside the checkpoint `prefix`, else always.
 
     `UserError` for a vocabulary of more pieces than the config's `vocab_size`, and, unless `allow_case_mismatch`, for
-    a casing that is not the checkpoint's or does not fit the vocabulary.
+    one that is not the checkpoint's, and for a casing that is not the checkpoint's or does not fit the vocabulary.
     """
     info = read_info(prefix) if prefix else {}
     noted = info.get("do_lower_case")
@@ -96,5 +96,18 @@ def load_tokenizer(vocab_file, config, prefix=None, do_lower_case=None, allow_ca
     if unused:
         logger.info("%d ids of the config have no piece in %s", unused, vocab_file)
     if not allow_case_mismatch:
+        _compare_vocabularies(vocab_file, tokenizer.vocab, prefix)
         tokenization.check_casing(tokenizer.vocab, lowered, prefix)
     return tokenizer
+
+
+def _compare_vocabularies(vocab_file, vocab, prefix):
+    """`UserError` for pieces that have other ids than in the vocabulary beside the checkpoint, but for unused ones."""
+    beside = os.path.join(os.path.dirname(prefix), VOCAB) if prefix else ""
+    if not prefix or os.path.abspath(vocab_file) == os.path.abspath(beside) or not files.exists(beside):
+        return
+    pieces = {number: piece for piece, number in vocab.items()}
+    for piece, number in tokenization.load_vocab(beside).items():
+        if pieces.get(number) != piece and not piece.startswith("[unused"):
+            raise UserError(f"{vocab_file}:{number + 1} is {pieces.get(number)!r}, and {piece!r} in {beside}, with "
+                            "which the model was trained; use that (--allow_case_mismatch goes on regardless)")

@@ -117,3 +117,20 @@ def test_a_cased_vocabulary_is_not_lower_cased(folder):
 def test_without_a_checkpoint_the_flag_alone_decides(folder):
     assert model_dir.load_tokenizer(f"{folder}/vocab.txt", CONFIG).do_lower_case
     assert not model_dir.load_tokenizer(f"{folder}/vocab.txt", CONFIG, do_lower_case=False).do_lower_case
+
+
+def test_another_vocabulary_than_the_models_is_refused(folder):
+    pieces = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+
+    def load_other(pieces, allow=False):
+        (folder / "other.txt").write_text("\n".join(pieces), encoding="utf-8")
+        return model_dir.load_tokenizer(f"{folder}/other.txt", CONFIG, f"{folder}/m.ckpt", allow_case_mismatch=allow)
+
+    assert load_other(pieces).vocab_size == 9
+    with pytest.raises(UserError, match="other.txt:8 is 'x', and 'é' in .*/vocab.txt"):
+        load_other([*pieces[:7], "x", *pieces[8:]])
+    with pytest.raises(UserError, match="other.txt:9 is None, and 'e' in"):
+        load_other(pieces[:8])
+    assert load_other([*pieces[:7], "x", *pieces[8:]], allow=True).vocab_size == 9
+    (folder / "vocab.txt").write_text("\n".join([*pieces[:7], "[unused1]", *pieces[8:]]), encoding="utf-8")
+    assert load_other([*pieces[:7], "x", *pieces[8:]]).vocab_size == 9  # an unused piece that was given a meaning
