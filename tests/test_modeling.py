@@ -275,7 +275,8 @@ def test_activations_are_recomputed_in_lower_precision(policy):
 
 ON_TWO_REPLICAS = """
 import numpy as np, tensorflow as tf
-from bert_tf import modeling
+from bert_tf import modeling, runtime
+runtime.keep_operations_apart()
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
