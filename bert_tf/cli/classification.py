@@ -150,7 +150,7 @@ def make_objective(values, task, data):
 
 
 def prepare_training(values, runtime, setup, rows, start_from):
-    """The `Plan` of training on the features `rows`, its feed and what it starts from; nothing is computed yet."""
+    """The `Plan` of training on the features `rows`, its feed and what it starts from; a teacher is asked here."""
     plan = make_plan(values, len(rows))
     teacher = classifier.find_teacher(values, setup, runtime) if values.teacher else None
     teach = functools.cache(functools.partial(classifier.ask_teacher, values, setup, teacher)) if teacher else None

@@ -108,11 +108,8 @@ def find_file(values, prefixes, name, flag):
 
 def find_length(values, info, prefix, config):
     """The sequence length of --max_seq_length, else of the classifier's folder, else the original's."""
-    noted = info.get("max_seq_length") if "labels" in info else None
-    given = values.max_seq_length
-    if None not in (given, noted) and given != noted and not values.do_train:
-        raise UserError(f"--max_seq_length={given}, but {prefix} was trained with {noted}; leave the flag out")
-    length = next((choice for choice in (given, noted) if choice is not None), MAX_SEQ_LENGTH)
+    length = agreed(values, "max_seq_length", info.get("max_seq_length") if "labels" in info else None, prefix)
+    length = MAX_SEQ_LENGTH if length is None else length
     if not features.MIN_SEQ_LENGTH <= length <= config.max_position_embeddings:
         raise UserError(f"--max_seq_length={length} must lie between {features.MIN_SEQ_LENGTH} and the model's "
                         f"{config.max_position_embeddings} positions (max_position_embeddings in its config)")
@@ -121,11 +118,18 @@ def find_length(values, info, prefix, config):
 
 def find_pooling(values, info, prefix):
     """What the classifier reads: as --pooling says, else as the classifier's folder does, else the first token."""
-    noted = info.get("pooling", "cls") if "labels" in info else None
-    given = values.pooling
+    return agreed(values, "pooling", info.get("pooling", "cls") if "labels" in info else None, prefix) or "cls"
+
+
+def agreed(values, flag, noted, prefix):
+    """What a flag says, else what the classifier's folder noted; None without either.
+
+    Only training may turn a model to something else: `UserError` where the two differ.
+    """
+    given = values[flag].value
     if None not in (given, noted) and given != noted and not values.do_train:
-        raise UserError(f"--pooling={given}, but {prefix} was trained with {noted}; leave the flag out")
-    return given or noted or "cls"
+        raise UserError(f"--{flag}={given}, but {prefix} was trained with {noted}; leave the flag out")
+    return noted if given is None else given
 
 
 def find_tables(values, setup, kind):
