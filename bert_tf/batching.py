@@ -182,7 +182,7 @@ class Feed:
         Each holds, for each replica of this worker, the micro-batches of a step, and whether they are real (bool):
         after the last batch or an error the one before comes again, not real. So workers can stop at the same step.
         """
-        first = self._step(next(iter(self.order(start))))
+        first = self.step(next(iter(self.order(start))))
         signature = tf.nest.map_structure(lambda array: tf.TensorSpec([None] * array.ndim, array.dtype), first)
         return tf.data.Dataset.from_generator(
             lambda: self._steps(start, first), output_signature=(signature, tf.TensorSpec([], tf.bool))
@@ -191,7 +191,7 @@ class Feed:
     def _steps(self, start, parts):
         try:
             for numbers in self.order(start):
-                parts = self._step(numbers)
+                parts = self.step(numbers)
                 yield parts, True
         except UserError as error:
             self.error = error
@@ -200,7 +200,8 @@ class Feed:
         while True:
             yield parts, False
 
-    def _step(self, numbers):
+    def step(self, numbers):
+        """For each replica of this worker the micro-batches of the examples `numbers`."""
         return tuple(tuple(self._micro_batch(part, numbers[:1]) for part in dealt)
                      for dealt in self.split.deal(numbers))
 

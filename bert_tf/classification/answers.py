@@ -1,49 +1,25 @@
 """What a trained classifier says: logits, probabilities and decisions for each example, and the files they go to.
 
-Shapes: N examples, B batch, C classes.
+Shapes: N examples, C classes.
 """
 
 import itertools
 
 import numpy as np
-import tensorflow as tf
 
-from bert_tf import batching, files
+from bert_tf import files, prediction
 from bert_tf.classification.features import make_batch
-from bert_tf.training.step import per_replica
 
 
 def build_predict(model, objective, runtime, sizes):
-    """A function `predict(features, batch_size)` -> the logits float32 [N, C] of all examples, in their order.
-
-    Batches hold examples of like length, so that little of them is padding; the longest come first. Every worker
-    predicts all, each batch shared among its own devices.
-    """
-    strategy, replicas = tf.distribute.get_strategy(), runtime.local_replicas
-
-    @tf.function(jit_compile=runtime.xla, reduce_retracing=True)
-    def compute(batch):
-        return objective.forward(model, batch)["logits"]
-
-    @tf.function
-    def compute_all(parts):
-        logits = strategy.run(compute, (per_replica(strategy, [batch for (batch,) in parts]),))
-        return strategy.experimental_local_results(logits)
+    """A function `predict(features, batch_size)` -> the logits float32 [N, C] of all examples, in their order."""
+    predict_some = prediction.build_predict(model, objective, ["logits"], make_batch, runtime, sizes)
 
     def predict(features, batch_size):
-        order = np.argsort(-features.lengths, kind="stable")
-        feed = batching.Feed(lambda start: np.split(order, range(batch_size, len(order), batch_size)),
-                             lambda numbers: {**make_batch(features, numbers, sizes), "example_numbers": numbers},
-                             features.where, batching.Split(replicas=replicas, local=replicas),
-                             rows=-(-batch_size // replicas) if sizes.static else None)
-        dataset = feed.dataset()
-        compute_any = compute_all.get_concrete_function(dataset.element_spec[0])  # traced once, whatever the shapes
         logits = np.zeros([len(features), model.num_classes], np.float32)
-        for parts, is_real in dataset:
-            if not is_real:
-                return logits
-            for (batch,), values in zip(parts, compute_any(parts)):
-                logits[batch["example_numbers"]] = values
+        for numbers, outputs in predict_some(features, batch_size):
+            logits[numbers] = outputs["logits"]
+        return logits
 
     return predict
 
