@@ -1,0 +1,318 @@
+"""Questions and their contexts to the windows of ids that the model reads, and to batches.
+
+Shapes: N examples, W windows, T tokens of all windows, D tokens of a context, B batch, S sequence.
+"""
+
+import dataclasses
+import hashlib
+import logging
+import typing
+
+import numpy as np
+
+from bert_tf import packing, parallel
+from bert_tf.errors import UserError
+
+logger = logging.getLogger("bert_tf")
+
+SPECIAL = 3  # [CLS] and the two [SEP]
+LOGGED_WINDOWS = 5
+CHUNK = 1024  # examples that a process converts at a time
+LARGE = 8  # chunks from which on starting processes takes less time than they save
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """The W windows of the file `path` without padding: w has the ids from `row_splits[w]` to `row_splits[w + 1]`.
+
+    `input_ids` int32 [T], `row_splits` int64 [W + 1]; `first_lengths` int32 [W] counts the ids of segment 0, which
+    come first; `example_numbers` int32 [W] never decrease. Of each token, `words` int32 [T] is its word in
+    `doc_tokens`, `char_starts` and `char_ends` int32 [T] the characters of the context that it comes from, all -1
+    outside the document, and `is_max_context` bool [T] whether no window has more around it, False outside the
+    document. `start_positions` and `end_positions` int32 [W] are the answer's first and last place in the window, 0
+    without one. `places` bytes [N] say where in the file the examples stand.
+    """
+
+    path: str
+    input_ids: np.ndarray
+    row_splits: np.ndarray
+    first_lengths: np.ndarray
+    example_numbers: np.ndarray
+    words: np.ndarray
+    char_starts: np.ndarray
+    char_ends: np.ndarray
+    is_max_context: np.ndarray
+    start_positions: np.ndarray
+    end_positions: np.ndarray
+    places: np.ndarray
+
+    def __len__(self):
+        return len(self.first_lengths)
+
+    @property
+    def lengths(self):
+        """The number of ids of each window, int64 [W]."""
+        return np.diff(self.row_splits)
+
+    @property
+    def arrays(self):
+        """Every array by its name, for a cache: `Features(path, **arrays)` makes the features of them again."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "path"]
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def digest(self):
+        """A hexadecimal number that features share which are equal to a model."""
+        hashed = hashlib.sha256()
+        for values in (self.input_ids, self.row_splits, self.first_lengths, self.start_positions, self.end_positions):
+            hashed.update(values)
+        return hashed.hexdigest()
+
+    def where(self, number):
+        """The file and the place in it of a window's question."""
+        return f"{self.path}: {self.places[self.example_numbers[number]].decode()}"
+
+
+class Lengths(typing.NamedTuple):
+    """How many tokens windows and questions may have, and how many windows start apart."""
+
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int
+
+
+class Document(typing.NamedTuple):
+    """The tokens of a context: ids, words, first character and the one after the last, all int32 [D]."""
+
+    input_ids: np.ndarray
+    words: np.ndarray
+    char_starts: np.ndarray
+    char_ends: np.ndarray
+
+    @classmethod
+    def of(cls, context, tokenizer):
+        """The tokens of an `examples.Context`: those of its words one after the other."""
+        input_ids, spans = tokenizer.encode_with_offsets(context.text)
+        starts, ends = np.array(spans, np.int32).reshape(-1, 2).T
+        words = np.searchsorted(np.array(context.word_starts, np.int32), starts, side="right") - 1
+        return cls(np.array(input_ids, np.int32), words.astype(np.int32), starts, ends)
+
+
+class Counts(typing.NamedTuple):
+    """How many questions were cut, how many have no window, how many windows of answered questions do not hold the
+    answer, and how many answers are in no window."""
+
+    cut: int = 0
+    without_window: int = 0
+    lacking: int = 0
+    lost: int = 0
+
+
+class Part(typing.NamedTuple):
+    """What some examples come to.
+
+    `tokens` int32 [5, T]: `input_ids`, `words`, `char_starts`, `char_ends`, `is_max_context`. `windows` int32 [5, W]:
+    lengths, `first_lengths`, `example_numbers`, `start_positions`, `end_positions`.
+    """
+
+    tokens: np.ndarray
+    windows: np.ndarray
+    counts: Counts
+
+
+def check_lengths(max_seq_length, doc_stride, max_query_length):
+    """`UserError` for lengths that leave the context no room; a stride that leaves windows no overlap is said."""
+    if max_query_length < 1 or doc_stride < 1:
+        raise UserError(f"--max_query_length={max_query_length} and --doc_stride={doc_stride} must be at least 1")
+    room = max_seq_length - max_query_length - SPECIAL
+    if room < 1:
+        raise UserError(f"--max_seq_length={max_seq_length} must be greater than --max_query_length="
+                        f"{max_query_length} + {SPECIAL}, to leave the context room")
+    if doc_stride >= room:
+        logger.warning("--doc_stride=%d: beside a question of --max_query_length=%d tokens a window has room for %d; "
+                       "such windows do not overlap", doc_stride, max_query_length, room)
+
+
+def convert(examples, path, tokenizer, max_seq_length, doc_stride, max_query_length, is_training, num_processes=1,
+            drop_windows_without_answer=False):
+    """The `Features` of the list of a file's `SquadExample`s; what was cut or has no window is counted and said.
+
+    In training answers have positions, and `drop_windows_without_answer` leaves out the windows of answered questions
+    that do not hold the answer. Many examples are shared among `num_processes`; the result is the same for any number.
+    `UserError` as `check_lengths`.
+    """
+    check_lengths(max_seq_length, doc_stride, max_query_length)
+    lengths = Lengths(max_seq_length, doc_stride, max_query_length)
+    jobs = [(number, examples[number:number + CHUNK]) for number in range(0, len(examples), CHUNK)]
+    parts = list(parallel.ordered_map(convert_examples, jobs, num_processes if len(jobs) >= LARGE else 1, tokenizer,
+                                      lengths, is_training, drop_windows_without_answer))
+    made = _assemble(path, examples, parts)
+    _say(made, len(examples), Counts(*map(sum, zip(Counts(), *(part.counts for part in parts)))), lengths,
+         drop_windows_without_answer)
+    for number in range(min(LOGGED_WINDOWS, len(made))):
+        _log(made, number, tokenizer)
+    return made
+
+
+def of_examples(examples, tokenizer, max_seq_length, doc_stride, max_query_length):
+    """The `Features` of `SquadExample`s that come from no file and have no answers; says nothing."""
+    lengths = Lengths(max_seq_length, doc_stride, max_query_length)
+    return _assemble("text", examples, [convert_examples((0, examples), tokenizer, lengths)])
+
+
+def decided_by(tokenizer, max_seq_length, doc_stride, max_query_length, is_training, version_2_with_negative,
+               drop_windows_without_answer=False):
+    """What decides the features of a file besides its bytes and the vocabulary's, as plain values by name."""
+    return {"do_lower_case": tokenizer.do_lower_case, "strip_accents": tokenizer.basic_tokenizer.strip_accents,
+            "max_seq_length": max_seq_length, "doc_stride": doc_stride, "max_query_length": max_query_length,
+            "is_training": is_training, "version_2_with_negative": version_2_with_negative,
+            "drop_windows_without_answer": drop_windows_without_answer}
+
+
+def convert_examples(job, tokenizer, lengths, is_training=False, drops_lacking=False):
+    """The `Part` of a job: the number of its first example, and the examples."""
+    tokens, windows, counts = [], [], Counts()
+    context = None
+    for number, example in enumerate(job[1], start=job[0]):
+        if example.context is not context:
+            context, document = example.context, Document.of(example.context, tokenizer)
+        question = tokenizer.encode(example.question_text)
+        answer = find_answer(example, document, tokenizer) if is_training else None
+        laid_out, positions = lay_out(question[:lengths.max_query_length], document, answer, tokenizer, lengths)
+        lacks = [answer is not None and not start for start, _ in positions]
+        counts = Counts(counts.cut + (len(question) > lengths.max_query_length),
+                        counts.without_window + (not laid_out), counts.lacking + sum(lacks),
+                        counts.lost + (bool(lacks) and all(lacks)))
+        first_length = min(len(question), lengths.max_query_length) + 2
+        for window, position, is_lacking in zip(laid_out, positions, lacks):
+            if not (is_lacking and drops_lacking):
+                tokens.append(window)
+                windows.append((window.shape[1], first_length, number, *position))
+    none = np.zeros((5, 0), np.int32)
+    return Part(np.concatenate([none, *tokens], axis=1), np.array(windows, np.int32).reshape(-1, 5).T, counts)
+
+
+def lay_out(question, document, answer, tokenizer, lengths):
+    """The windows of a question, each as int32 [5, S] of `Part.tokens`, and where `(first, last)` the answer is.
+
+    `question` are ids, `answer` the first and last token in the document, or None. An answer that is not wholly in a
+    window is at (0, 0) there, on [CLS]. A document without a token makes no window. Source: the original.
+    """
+    starts, ends = cut_windows(len(document.input_ids), lengths.max_seq_length - len(question) - SPECIAL,
+                               lengths.doc_stride)
+    best = find_max_context(starts, ends)
+    windows, positions, before = [], [], len(question) + 2
+    for number, (start, end) in enumerate(zip(starts, ends)):
+        input_ids, _ = packing.pack(question, document.input_ids[start:end].tolist(), tokenizer.vocab["[CLS]"],
+                                    tokenizer.vocab["[SEP]"])
+        window = np.full((5, len(input_ids)), -1, np.int32)
+        window[0] = input_ids
+        window[1:4, before:-1] = [row[start:end] for row in document[1:]]
+        window[4] = 0
+        window[4, before:-1] = best[start:end] == number
+        windows.append(window)
+        is_inside = answer is not None and start <= answer[0] and answer[1] < end
+        positions.append((answer[0] - start + before, answer[1] - start + before) if is_inside else (0, 0))
+    return windows, positions
+
+
+def cut_windows(num_tokens, room, doc_stride):
+    """`(starts, ends)` of the windows over so many tokens, as lists; each has `room`, the last ends with them."""
+    stride = min(doc_stride, room)
+    starts = range(0, max(num_tokens - room, 0) + stride, stride) if num_tokens else ()
+    return list(starts), [min(start + room, num_tokens) for start in starts]
+
+
+def find_max_context(starts, ends):
+    """For each token the window int32 [D] that has most tokens on both sides of it.
+
+    A window's score for a token is the smaller of the numbers of tokens before and after it there, and 0.01 of the
+    window's length; of equal ones the first is taken. Source: the original.
+    """
+    num_tokens = ends[-1] if ends else 0
+    best, scores = np.zeros(num_tokens, np.int32), np.full(num_tokens, -1.0)
+    for number, (start, end) in enumerate(zip(starts, ends)):
+        before = np.arange(end - start)
+        score = np.minimum(before, before[::-1]) + 0.01 * (end - start)
+        is_better = score > scores[start:end]
+        best[start:end][is_better] = number
+        scores[start:end][is_better] = score[is_better]
+    return best
+
+
+def find_answer(example, document, tokenizer):
+    """`(first, last)` of the tokens of an example's answer; None without an answer, or where it has no token.
+
+    Where the tokens of its words hold those of the answer's text, they are the first such ones, else all: of
+    "(1895-1943)." only "1895". Source: the original's `_improve_answer_span`.
+    """
+    if example.start_position is None:
+        return None
+    first = int(np.searchsorted(document.words, example.start_position))
+    last = int(np.searchsorted(document.words, example.end_position, side="right")) - 1
+    wanted = tokenizer.encode(example.orig_answer_text)
+    if 0 < len(wanted) <= last + 1 - first:
+        found = np.lib.stride_tricks.sliding_window_view(document.input_ids[first:last + 1], len(wanted)) == wanted
+        places = np.flatnonzero(found.all(axis=1))
+        if places.size:
+            first += int(places[0])
+            last = first + len(wanted) - 1
+    return (first, last) if first <= last else None
+
+
+def _assemble(path, examples, parts):
+    """`Features` of the `Part`s of a file."""
+    none = Part(np.zeros((5, 0), np.int32), np.zeros((5, 0), np.int32), Counts())
+    input_ids, words, char_starts, char_ends, is_max_context = map(
+        np.concatenate, zip(none.tokens, *(part.tokens for part in parts)))
+    lengths, first_lengths, example_numbers, start_positions, end_positions = map(
+        np.concatenate, zip(none.windows, *(part.windows for part in parts)))
+    row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return Features(path, input_ids, row_splits, first_lengths, example_numbers, words, char_starts, char_ends,
+                    is_max_context.astype(bool), start_positions, end_positions,
+                    np.array([example.where.encode() for example in examples], "S"))
+
+
+def _say(made, num_examples, counts, lengths, drops_lacking):
+    """Logs what the questions of a file came to."""
+    logger.info("%s: %d questions, %d windows, %d tokens, %d questions cut to --max_query_length=%d", made.path,
+                num_examples, len(made), len(made.input_ids), counts.cut, lengths.max_query_length)
+    if counts.lacking:
+        logger.info("%s: %d windows of answered questions do not hold the answer%s", made.path, counts.lacking,
+                    " and are left out" if drops_lacking else "")
+    if counts.lost:
+        logger.warning("%s: %d answers are wholly in no window; a longer --max_seq_length or a shorter --doc_stride "
+                       "may help", made.path, counts.lost)
+    if counts.without_window:
+        logger.warning("%s: %d questions have no window, for their context holds no token", made.path,
+                       counts.without_window)
+
+
+def _log(made, number, tokenizer):
+    """Says what a window has come to."""
+    tokens = tokenizer.convert_ids_to_tokens(
+        made.input_ids[made.row_splits[number]:made.row_splits[number + 1]].tolist())
+    start, end = made.start_positions[number], made.end_positions[number]
+    answer = f"{' '.join(tokens[start:end + 1])!r} at {start} to {end}" if start else "no answer"
+    logger.info("%s (%s): %s", made.where(number), answer, " ".join(tokens))
+
+
+def make_batch(features, numbers, sizes):
+    """The batch of the windows `numbers` int64 [B], cut to its own length, with token places.
+
+    `input_ids`, `input_mask`, `segment_ids` int32 [B, S], `start_positions`, `end_positions` int32 [B],
+    `example_weights` float32 [B] (ones), `token_indices` int32 as in `batching.unpad`.
+    """
+    # It loads TensorFlow, which the processes that convert examples need not wait for.
+    from bert_tf import batching
+
+    starts, ends = features.row_splits[numbers], features.row_splits[numbers + 1]
+    places = np.arange(sizes.max_seq_length)
+    real = places < (ends - starts)[:, None]
+    input_ids = np.zeros(real.shape, np.int32)
+    input_ids[real] = features.input_ids[(starts[:, None] + places)[real]]
+    second = real & (places >= features.first_lengths[numbers][:, None])
+    batch = {"input_ids": input_ids, "input_mask": real.astype(np.int32), "segment_ids": second.astype(np.int32),
+             "start_positions": features.start_positions[numbers], "end_positions": features.end_positions[numbers],
+             "example_weights": np.ones(len(numbers), np.float32)}
+    return batching.unpad(batch, sizes)
