@@ -3,6 +3,7 @@
 Shapes: N examples, W windows, T tokens of all windows, D tokens of a context, B batch, S sequence.
 """
 
+import array
 import dataclasses
 import hashlib
 import logging
@@ -98,9 +99,17 @@ class Document(typing.NamedTuple):
         return cls(np.array(input_ids, np.int32), words.astype(np.int32), starts, ends)
 
 
+class Window(typing.NamedTuple):
+    """The tokens of a window, int32 [5, S] as in `Part`, and the answer's first and last place among them."""
+
+    tokens: np.ndarray
+    start_position: int
+    end_position: int
+
+
 class Counts(typing.NamedTuple):
-    """How many questions were cut, how many have no window, how many windows of answered questions do not hold the
-    answer, and how many answers are in no window."""
+    """How many questions were cut and have no window, how many windows lack the answer that their question has, how
+    many answers are in no window."""
 
     cut: int = 0
     without_window: int = 0
@@ -144,11 +153,10 @@ def convert(examples, path, tokenizer, max_seq_length, doc_stride, max_query_len
     check_lengths(max_seq_length, doc_stride, max_query_length)
     lengths = Lengths(max_seq_length, doc_stride, max_query_length)
     jobs = [(number, examples[number:number + CHUNK]) for number in range(0, len(examples), CHUNK)]
-    parts = list(parallel.ordered_map(convert_examples, jobs, num_processes if len(jobs) >= LARGE else 1, tokenizer,
-                                      lengths, is_training, drop_windows_without_answer))
-    made = _assemble(path, examples, parts)
-    _say(made, len(examples), Counts(*map(sum, zip(Counts(), *(part.counts for part in parts)))), lengths,
-         drop_windows_without_answer)
+    parts = parallel.ordered_map(convert_examples, jobs, num_processes if len(jobs) >= LARGE else 1, tokenizer,
+                                 lengths, is_training, drop_windows_without_answer)
+    made, counts = _assemble(path, examples, parts)
+    _say(made, counts, max_query_length, drop_windows_without_answer)
     for number in range(min(LOGGED_WINDOWS, len(made))):
         _log(made, number, tokenizer)
     return made
@@ -157,7 +165,7 @@ def convert(examples, path, tokenizer, max_seq_length, doc_stride, max_query_len
 def of_examples(examples, tokenizer, max_seq_length, doc_stride, max_query_length):
     """The `Features` of `SquadExample`s that come from no file and have no answers; says nothing."""
     lengths = Lengths(max_seq_length, doc_stride, max_query_length)
-    return _assemble("text", examples, [convert_examples((0, examples), tokenizer, lengths)])
+    return _assemble("text", examples, [convert_examples((0, examples), tokenizer, lengths)])[0]
 
 
 def decided_by(tokenizer, max_seq_length, doc_stride, max_query_length, is_training, version_2_with_negative,
@@ -171,49 +179,45 @@ def decided_by(tokenizer, max_seq_length, doc_stride, max_query_length, is_train
 
 def convert_examples(job, tokenizer, lengths, is_training=False, drops_lacking=False):
     """The `Part` of a job: the number of its first example, and the examples."""
-    tokens, windows, counts = [], [], Counts()
-    context = None
+    tokens, windows, counts, context = [], [], [], None
     for number, example in enumerate(job[1], start=job[0]):
         if example.context is not context:
             context, document = example.context, Document.of(example.context, tokenizer)
-        question = tokenizer.encode(example.question_text)
-        answer = find_answer(example, document, tokenizer) if is_training else None
-        laid_out, positions = lay_out(question[:lengths.max_query_length], document, answer, tokenizer, lengths)
-        lacks = [answer is not None and not start for start, _ in positions]
-        counts = Counts(counts.cut + (len(question) > lengths.max_query_length),
-                        counts.without_window + (not laid_out), counts.lacking + sum(lacks),
-                        counts.lost + (bool(lacks) and all(lacks)))
-        first_length = min(len(question), lengths.max_query_length) + 2
-        for window, position, is_lacking in zip(laid_out, positions, lacks):
-            if not (is_lacking and drops_lacking):
-                tokens.append(window)
-                windows.append((window.shape[1], first_length, number, *position))
-    none = np.zeros((5, 0), np.int32)
-    return Part(np.concatenate([none, *tokens], axis=1), np.array(windows, np.int32).reshape(-1, 5).T, counts)
+        asked = tokenizer.encode(example.question_text)
+        question = asked[:lengths.max_query_length]
+        is_answered = is_training and example.start_position is not None
+        answer = find_answer_tokens(example, document, tokenizer) if is_answered else None
+        laid_out = lay_out(question, document, answer, tokenizer, lengths)
+        holding = [window for window in laid_out if window.start_position]
+        lacking = len(laid_out) - len(holding) if is_answered else 0
+        counts.append(Counts(len(asked) > len(question), not laid_out, lacking, bool(lacking) and not holding))
+        for window in holding if is_answered and drops_lacking else laid_out:
+            tokens.append(window.tokens)
+            windows.append((window.tokens.shape[1], len(question) + 2, number, *window[1:]))
+    return Part(np.concatenate([np.zeros((5, 0), np.int32), *tokens], axis=1),
+                np.array(windows, np.int32).reshape(-1, 5).T.copy(), Counts(*map(sum, zip(*counts))))
 
 
 def lay_out(question, document, answer, tokenizer, lengths):
-    """The windows of a question, each as int32 [5, S] of `Part.tokens`, and where `(first, last)` the answer is.
+    """The list of the `Window`s of a question.
 
-    `question` are ids, `answer` the first and last token in the document, or None. An answer that is not wholly in a
-    window is at (0, 0) there, on [CLS]. A document without a token makes no window. Source: the original.
+    `question` are ids, `answer` the first and the last token in the document, or None. An answer that is not wholly in
+    a window is at 0 there, on [CLS]. A document without a token makes no window. Source: the original.
     """
     starts, ends = cut_windows(len(document.input_ids), lengths.max_seq_length - len(question) - SPECIAL,
                                lengths.doc_stride)
-    best = find_max_context(starts, ends)
-    windows, positions, before = [], [], len(question) + 2
+    best, windows, before = find_max_context(starts, ends), [], len(question) + 2
     for number, (start, end) in enumerate(zip(starts, ends)):
         input_ids, _ = packing.pack(question, document.input_ids[start:end].tolist(), tokenizer.vocab["[CLS]"],
                                     tokenizer.vocab["[SEP]"])
-        window = np.full((5, len(input_ids)), -1, np.int32)
-        window[0] = input_ids
-        window[1:4, before:-1] = [row[start:end] for row in document[1:]]
-        window[4] = 0
-        window[4, before:-1] = best[start:end] == number
-        windows.append(window)
+        tokens = np.full((5, len(input_ids)), -1, np.int32)
+        tokens[0] = input_ids
+        tokens[1:4, before:-1] = [row[start:end] for row in document[1:]]
+        tokens[4] = 0
+        tokens[4, before:-1] = best[start:end] == number
         is_inside = answer is not None and start <= answer[0] and answer[1] < end
-        positions.append((answer[0] - start + before, answer[1] - start + before) if is_inside else (0, 0))
-    return windows, positions
+        windows.append(Window(tokens, *(place - start + before if is_inside else 0 for place in answer or (0, 0))))
+    return windows
 
 
 def cut_windows(num_tokens, room, doc_stride):
@@ -240,43 +244,42 @@ def find_max_context(starts, ends):
     return best
 
 
-def find_answer(example, document, tokenizer):
-    """`(first, last)` of the tokens of an example's answer; None without an answer, or where it has no token.
+def find_answer_tokens(example, document, tokenizer):
+    """`(first, last)` of the tokens of an example's answer; None where it has no token.
 
-    Where the tokens of its words hold those of the answer's text, they are the first such ones, else all: of
-    "(1895-1943)." only "1895". Source: the original's `_improve_answer_span`.
+    Where the tokens of its words hold those of its text, they are the first such ones, else all: of "(1895-1943)."
+    only "1895". Source: the original's `_improve_answer_span`.
     """
-    if example.start_position is None:
-        return None
     first = int(np.searchsorted(document.words, example.start_position))
     last = int(np.searchsorted(document.words, example.end_position, side="right")) - 1
-    wanted = tokenizer.encode(example.orig_answer_text)
-    if 0 < len(wanted) <= last + 1 - first:
-        found = np.lib.stride_tricks.sliding_window_view(document.input_ids[first:last + 1], len(wanted)) == wanted
-        places = np.flatnonzero(found.all(axis=1))
-        if places.size:
-            first += int(places[0])
-            last = first + len(wanted) - 1
-    return (first, last) if first <= last else None
+    held, wanted = document.input_ids[first:last + 1].tolist(), tokenizer.encode(example.orig_answer_text)
+    for place in range(len(held) + 1 - len(wanted)):
+        if wanted and held[place:place + len(wanted)] == wanted:
+            return first + place, first + place + len(wanted) - 1
+    return (first, last) if held else None
 
 
 def _assemble(path, examples, parts):
-    """`Features` of the `Part`s of a file."""
-    none = Part(np.zeros((5, 0), np.int32), np.zeros((5, 0), np.int32), Counts())
-    input_ids, words, char_starts, char_ends, is_max_context = map(
-        np.concatenate, zip(none.tokens, *(part.tokens for part in parts)))
-    lengths, first_lengths, example_numbers, start_positions, end_positions = map(
-        np.concatenate, zip(none.windows, *(part.windows for part in parts)))
+    """`(Features, Counts)` of the `Part`s of a file."""
+    # Arrays that grow, so that the parts need not be held beside the whole.
+    tokens, windows = ([array.array("i") for _ in range(5)] for _ in range(2))
+    counts = Counts()
+    for part in parts:
+        for whole, values in zip((*tokens, *windows), (*part.tokens, *part.windows)):
+            whole.frombytes(values.tobytes())
+        counts = Counts(*map(sum, zip(counts, part.counts)))
+    input_ids, words, char_starts, char_ends, is_max_context = map(np.asarray, tokens)
+    lengths, first_lengths, example_numbers, start_positions, end_positions = map(np.asarray, windows)
     row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    places = np.array([example.where.encode() for example in examples], "S")
     return Features(path, input_ids, row_splits, first_lengths, example_numbers, words, char_starts, char_ends,
-                    is_max_context.astype(bool), start_positions, end_positions,
-                    np.array([example.where.encode() for example in examples], "S"))
+                    is_max_context.astype(bool), start_positions, end_positions, places), counts
 
 
-def _say(made, num_examples, counts, lengths, drops_lacking):
+def _say(made, counts, max_query_length, drops_lacking):
     """Logs what the questions of a file came to."""
     logger.info("%s: %d questions, %d windows, %d tokens, %d questions cut to --max_query_length=%d", made.path,
-                num_examples, len(made), len(made.input_ids), counts.cut, lengths.max_query_length)
+                len(made.places), len(made), len(made.input_ids), counts.cut, max_query_length)
     if counts.lacking:
         logger.info("%s: %d windows of answered questions do not hold the answer%s", made.path, counts.lacking,
                     " and are left out" if drops_lacking else "")
