@@ -38,7 +38,9 @@ def write_mistakes(path, examples, answers, num_windows, scores, count=NUM_MISTA
             row = [_escape(example.qas_id), _escape(example.question_text), golds, _escape(answer.text),
                    f"{exact[number]:.0f}", f"{f1[number]:.4f}", str(num_windows[number]),
                    f"{probabilities[number]:.6f}"]
-            file.write("\t".join(row + [f"{answer.null_odds:.6f}"] * with_odds) + "\n")
+            if with_odds:
+                row.append(f"{answer.null_odds:.6f}")
+            file.write("\t".join(row) + "\n")
 
 
 def _escape(text):
