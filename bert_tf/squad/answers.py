@@ -23,7 +23,7 @@ PREDICTIONS, NBEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "n
 NOWHERE = (-1, -1)  # start and end of no answer
 NO_CANDIDATE_ODDS = 1_000_000.0  # where the original starts its search for the least null score
 PLACEHOLDERS = {"original": "empty", "offsets": ""}  # the text of a question of 1.1 without any candidate
-PAIRS = 1 << 22  # pairs of positions looked at in one go
+PAIRS = 1 << 20  # pairs of positions looked at in one go
 WORDS = 1 << 14  # words whose tokens are remembered
 # An entry of an n-best list as `json.dumps` indents it.
 _ENTRY = """        {{
@@ -79,7 +79,7 @@ class Answer(typing.NamedTuple):
 
     @property
     def best_non_null(self):
-        return next((entry for entry in self.nbest if entry.text), None)
+        return _best_text(self.nbest)
 
     @property
     def null_probability(self):
@@ -165,8 +165,8 @@ def _blocks(splits, most):
 def _find_candidates(features, windows, start_logits, end_logits, settings):
     """The `_Candidates` of a slice of windows; in 2.0 no answer is one, with the logits of the window it is worst in.
 
-    Pairs of a window's best starts and ends are candidates if both are in the document, the start in its maximal
-    context, and the end not before it and the answer not longer than `max_answer_length` tokens.
+    A pair of a window's best starts and ends is a candidate if both are in the document, the start in its maximal
+    context, and the answer is of 1 to `max_answer_length` tokens.
     """
     first_tokens, lengths = features.row_splits[:-1][windows, None], features.lengths[windows, None]
     sides = []
@@ -242,9 +242,14 @@ def _with_probabilities(found):
             for (text, (span, *logits)), likelihood in zip(found.items(), likelihoods)]
 
 
+def _best_text(nbest):
+    """The first entry that is a text; None without any."""
+    return next((entry for entry in nbest if entry.text), None)
+
+
 def _null_odds(nbest):
     """How much no answer's score is above the best text's."""
-    best = next((entry for entry in nbest if entry.text), None)
+    best = _best_text(nbest)
     if best is None:
         return NO_CANDIDATE_ODDS
     null = next(entry for entry in nbest if not entry.text)
@@ -270,7 +275,8 @@ def _original_reader(features, tokenizer):
         first, last = int(features.words[start]), int(features.words[end])
         words = context.doc_tokens[first:last + 1]
         places = final_text.locate(final_text.join_pieces(pieces), words, normalize)
-        span = tuple(context.word_starts[first + word] + character for word, character in places)
+        (start_word, first_character), (end_word, behind) = places
+        span = context.word_starts[first + start_word] + first_character, context.word_starts[first + end_word] + behind
         return final_text.cut(words, *places), span
 
     return read

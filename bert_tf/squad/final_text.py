@@ -29,6 +29,8 @@ def locate(pred_text, words, normalize):
     """
     everything = (0, 0), (len(words) - 1, len(words[-1]))
     normalized = " ".join(filter(None, map(normalize, words)))
+    if normalized == pred_text and words[0] and words[-1]:  # the usual case
+        return everything
     at = normalized.find(pred_text)
     if at < 0 or not pred_text or pred_text[0] == " " or pred_text[-1] == " ":
         return everything

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import UserError
-from bert_tf.squad import answers
+from bert_tf.squad import answers, examples, features
 from bert_tf.squad.examples import Context, SquadExample
 from bert_tf.squad.features import Features
 from bert_tf.tokenization import FullTokenizer
@@ -187,6 +187,23 @@ def check_spans(context, answer, by_offsets):
         assert text == ("" if span is None else context.text[slice(*span)])
         assert span is None or 0 <= span[0] < span[1] <= len(context.text)
     assert sum(entry.probability for entry in by_offsets.nbest) == pytest.approx(1)
+
+
+def test_what_was_to_be_learned_is_answered(shared, tokenizer):
+    path = shared(f"{GOLDENS}/train-v1.1.json")
+    learned = examples.read(path, True, False)
+    made = features.convert(learned, path, tokenizer, 96, 32, 24, True)
+    logits = np.zeros([2, len(made), 96], np.float32)
+    for side, places in enumerate((made.start_positions, made.end_positions)):
+        logits[side, np.arange(len(made)), places] = 9 * (places > 0)
+    found = answers.find(learned, made, tokenizer, *logits,
+                         answers.Settings(max_answer_length=96, answer_text="offsets"))
+    pairs = [(" ".join(answer.text.split()), " ".join(example.orig_answer_text.split()))
+             for answer, example in zip(found, learned)]
+    assert len(pairs) == 95 and all(gold in text for text, gold in pairs)
+    # An answer that begins or ends inside a token is found with all of it.
+    assert [pair for pair in pairs if pair[0] != pair[1]] == [
+        ("Japanese", "Japan"), ("electronics industry", "electronics indus"), ("Zero\u200bwidth", "\u200b")]
 
 
 @pytest.fixture
