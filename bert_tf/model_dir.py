@@ -14,7 +14,9 @@ VOCAB = "vocab.txt"
 INFO = "model.json"
 # What `INFO` may say that a script goes by, and of what types it may be.
 KINDS = {"task": (str,), "labels": (list,), "max_seq_length": (int,), "do_lower_case": (bool,),
-         "strip_accents": (bool, type(None)), "kind": (str,), "pooling": (str,), "best_checkpoint": (str,)}
+         "strip_accents": (bool, type(None)), "kind": (str,), "pooling": (str,), "best_checkpoint": (str,),
+         "doc_stride": (int,), "max_query_length": (int,), "version_2_with_negative": (bool,),
+         "null_score_diff_threshold": (int, float), "language": (str,)}
 
 
 def find(path):
@@ -60,6 +62,15 @@ def write(folder, config, info, vocab_file=None):
             content = source.read()
         with files.replacing(os.path.join(folder, VOCAB), "wb") as file:
             file.write(content)
+
+
+def note(folder, **info):
+    """Adds to what a model's folder says of it; does nothing in a folder that is no model's."""
+    path = os.path.join(folder, INFO)
+    if files.exists(path):
+        noted = files.read_json_object(path) | info
+        with files.replacing(path) as file:
+            file.write(json.dumps(noted, indent=2, sort_keys=True) + "\n")
 
 
 def read_info(prefix):

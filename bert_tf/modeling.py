@@ -289,8 +289,8 @@ class BertForClassification(keras.Model):
 class BertForQuestionAnswering(keras.Model):
     """The encoder with a linear head that scores each token as the first and as the last of an answer.
 
-    Called as `BertModel` -> a dictionary of `start_logits` and `end_logits`, float32 [B, S]. Where padding is not
-    computed they hold the head's bias there.
+    Called as `BertModel` -> a dictionary of `start_logits` and `end_logits`, float32 [B, S]. For padding they say
+    nothing, unless `with_padding`: then it is computed as in the original.
     """
 
     def __init__(self, config, name="bert_for_question_answering", **kwargs):
@@ -300,13 +300,14 @@ class BertForQuestionAnswering(keras.Model):
         self.span = LinearHead(config, 2, scope=("cls", "squad"), name="span", dtype=self.dtype_policy)
         self.built = True
 
-    def call(self, input_ids, input_mask=None, token_type_ids=None, token_indices=None, dropout_key=None,
-             training=False):
+    def call(self, input_ids, input_mask=None, token_type_ids=None, token_indices=None, with_padding=False,
+             dropout_key=None, training=False):
         if isinstance(input_ids, dict):
-            return self.call(**input_ids, dropout_key=dropout_key, training=training)
-        rows = self.bert(input_ids, input_mask, token_type_ids, token_indices=token_indices, dropout_key=dropout_key,
-                         training=training)["sequence_output"]
+            return self.call(**input_ids, with_padding=with_padding, dropout_key=dropout_key, training=training)
         batch, length = tf.unstack(tf.shape(input_ids))
+        positions = tf.tile(tf.range(length)[None], [batch, 1]) if with_padding else None
+        rows = self.bert(input_ids, input_mask, token_type_ids, token_indices=token_indices,
+                         output_positions=positions, dropout_key=dropout_key, training=training)["sequence_output"]
         logits = tf.reshape(self.span(tf.reshape(rows, [-1, self.config.hidden_size])), [batch, length, 2])
         return dict(zip(("start_logits", "end_logits"), tf.unstack(logits, axis=2)))
 

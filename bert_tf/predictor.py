@@ -1,22 +1,61 @@
-"""A classifier that stays loaded: texts in, names of labels and their probabilities out.
+"""A fine-tuned model that stays loaded: texts in, names of labels or answers out.
 
-Shapes: N texts, C classes, B batch, S sequence.
+Shapes: N texts, C classes.
 """
-
-import numpy as np
-import tensorflow as tf
 
 from bert_tf import batching, checkpoint, model_dir, modeling
 from bert_tf.classification import answers, features, tasks
 from bert_tf.classification.objective import build_objective
 from bert_tf.errors import UserError
 from bert_tf.runtime import Runtime, keep_operations_apart
-
-INPUTS = {"input_ids": [None, None], "input_mask": [None, None], "segment_ids": [None, None], "token_indices": [None]}
+from bert_tf.squad import answers as squad_answers
+from bert_tf.squad import examples as squad_examples
+from bert_tf.squad import features as squad_features
+from bert_tf.squad import outputs as squad_outputs
+from bert_tf.squad.objective import Objective
 
 
 class Predictor:
-    """The classifier in a folder that run_classifier.py left, loaded once to answer many times.
+    """The model in a folder that run_classifier.py or run_squad.py left, loaded once to answer many times.
+
+    `Predictor(folder)` is a `Classifier` or a `QuestionAnswerer`, which say what they take and give. `folder` may be a
+    checkpoint's prefix too. `use_ema` takes the moving averages of the weights. Texts of like length share a batch of
+    at most `batch_size`; the same texts in batches of the same size give the same bits as the script does. It is
+    traced once for all lengths (with `xla` compiled once for each of a few shapes), and threads may share it.
+    `UserError` for a folder of another kind or one whose head was never trained, and for what is no text.
+    """
+
+    def __new__(cls, folder, *settings, **named):
+        kind = model_dir.read_info(model_dir.find(folder)).get("kind")
+        return super().__new__(QuestionAnswerer if kind == QuestionAnswerer.KIND else Classifier)
+
+    def __init__(self, folder, precision="float32", xla=False, batch_size=8, use_ema=False):
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size} must be at least 1")
+        runtime = Runtime(precision=precision, xla=xla, strategy="one")
+        prefix = model_dir.find(folder)
+        info = self._read_info(prefix)
+        self.max_seq_length, self.batch_size = info["max_seq_length"], batch_size
+        self.config = modeling.BertConfig.from_json_file(
+            model_dir.find_file(prefix, model_dir.CONFIG, None, "bert_config_file"))
+        vocab_file = model_dir.find_file(prefix, model_dir.VOCAB, None, "vocab_file")
+        self.tokenizer = model_dir.load_tokenizer(vocab_file, self.config, prefix)
+        self._take(info, prefix)
+        if not self.LEAST <= self.max_seq_length <= self.config.max_position_embeddings:
+            raise UserError(f"{prefix}: {model_dir.INFO} beside it says max_seq_length {self.max_seq_length}, which "
+                            f"must lie between {self.LEAST} and the model's {self.config.max_position_embeddings} "
+                            "positions")
+        keep_operations_apart()
+        model = self._build_model(info, runtime.policy)
+        report = checkpoint.restore(model, prefix, averaged=use_ema)
+        untrained = report.missing + report.misshapen
+        if untrained:
+            raise UserError(f"{prefix}: a head that was never trained cannot answer: {checkpoint.shorten(untrained)}")
+        self._predict = self._build_predict(model, runtime, batching.Sizes(self.max_seq_length, xla))
+
+
+class Classifier(Predictor):
+    """The `Predictor` on a folder of run_classifier.py.
 
     `predictor([text, (text_a, text_b), ...])` -> a list with a dictionary for each, in the same order:
 
@@ -25,34 +64,9 @@ class Predictor:
       probabilities  a float for each label's name, in the order of the model's classes
       score          in place of these, where the model predicts a number
       truncated      whether tokens were cut off
-
-    `folder` may be a checkpoint's prefix too. `use_ema` takes the moving averages of the weights. Texts of like length
-    share a batch of at most `batch_size`; the same texts in batches of the same size give the same bits as
-    run_classifier.py does. It is traced once for all lengths (with `xla` compiled once for each of a few shapes), and
-    threads may share it.
-    `UserError` for a folder that holds no classifier or one whose head was never trained, and for what is no text.
     """
 
-    def __init__(self, folder, precision="float32", xla=False, batch_size=8, use_ema=False):
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size} must be at least 1")
-        runtime = Runtime(precision=precision, xla=xla, strategy="one")
-        prefix = model_dir.find(folder)
-        info = _read_info(prefix)
-        labels = tuple(info["labels"])
-        self.task = tasks.Task(info["task"], {}, labels, kind=info.get("kind", "single" if labels else "regression"))
-        self.max_seq_length, self.batch_size = info["max_seq_length"], batch_size
-        config_file = model_dir.find_file(prefix, model_dir.CONFIG, None, "bert_config_file")
-        self.config = modeling.BertConfig.from_json_file(config_file)
-        vocab_file = model_dir.find_file(prefix, model_dir.VOCAB, None, "vocab_file")
-        self.tokenizer = model_dir.load_tokenizer(vocab_file, self.config, prefix)
-        _check(self.task, self.max_seq_length, self.config, prefix)
-        self._sizes = batching.Sizes(self.max_seq_length, xla)
-        keep_operations_apart()
-        model = modeling.BertForClassification(self.config, self.task.num_classes,
-                                               pooling=info.get("pooling", "cls"), dtype=runtime.policy)
-        _restore(model, prefix, use_ema)
-        self._compute = _build_compute(model, build_objective(self.task), xla)
+    LEAST = features.MIN_SEQ_LENGTH
 
     def __call__(self, texts):
         pairs = _pairs(texts, self.config)
@@ -64,14 +78,34 @@ class Predictor:
                 for *row, truncated in zip(decided, probabilities, made.truncated.tolist())]
 
     def logits(self, made):
-        """The logits float32 [N, C] of `features.Features`."""
-        logits = np.zeros([len(made), self.task.num_classes], np.float32)
-        order = np.argsort(-made.lengths, kind="stable")
-        for start in range(0, len(order), self.batch_size):
-            numbers = order[start:start + self.batch_size]
-            batch = features.make_batch(made, numbers, self._sizes)
-            logits[numbers] = self._compute(**{name: tf.constant(batch[name]) for name in INPUTS})
-        return logits
+        """The logits float32 [N, C] of `classification.features.Features`."""
+        return self._predict(made, self.batch_size)
+
+    def _read_info(self, prefix):
+        info = model_dir.read_info(prefix)
+        missing = [name for name in ("task", "labels", "max_seq_length") if name not in info]
+        if missing or info.get("kind", "single") not in features.LABEL_TYPES:
+            raise UserError(f"{prefix}: not the folder of a classifier ({model_dir.INFO} beside it "
+                            f"{'lacks ' + ', '.join(missing) if missing else 'is of a ' + info['kind']}); fine-tune "
+                            "the model with run_classifier.py")
+        return info
+
+    def _take(self, info, prefix):
+        labels = tuple(info["labels"])
+        kind = info.get("kind", "single" if labels else "regression")
+        self.task = tasks.Task(info["task"], {}, labels, kind=kind)
+        info_file = f"{prefix}: {model_dir.INFO} beside it"
+        if not all(isinstance(label, str) for label in labels):
+            raise UserError(f"{info_file} holds labels that are no names")
+        if bool(labels) != (kind != "regression"):
+            raise UserError(f"{info_file} says {kind}, and {len(labels)} labels")
+
+    def _build_model(self, info, policy):
+        return modeling.BertForClassification(self.config, self.task.num_classes, pooling=info.get("pooling", "cls"),
+                                              dtype=policy)
+
+    def _build_predict(self, model, runtime, sizes):
+        return answers.build_predict(model, build_objective(self.task), runtime, sizes)
 
     def _answer(self, decided, probabilities):
         names = self.task.labels
@@ -83,45 +117,63 @@ class Predictor:
         return {"label": names[decided], "probabilities": dict(zip(names, probabilities))}
 
 
-def _read_info(prefix):
-    """What the folder of a checkpoint says of its classifier."""
-    info = model_dir.read_info(prefix)
-    missing = [name for name in ("task", "labels", "max_seq_length") if name not in info]
-    if missing or info.get("kind", "single") not in features.LABEL_TYPES:
-        raise UserError(f"{prefix}: not the folder of a classifier ({model_dir.INFO} beside it "
-                        f"{'lacks ' + ', '.join(missing) if missing else 'is of a ' + info['kind']}); fine-tune the "
-                        "model with run_classifier.py")
-    return info
+class QuestionAnswerer(Predictor):
+    """The `Predictor` on a folder of run_squad.py.
 
+    `predictor([(question, context), ...])` -> a list with a dictionary for each, in the same order:
 
-def _check(task, max_seq_length, config, prefix):
-    """`UserError` for a folder whose parts contradict each other."""
-    info_file = f"{prefix}: {model_dir.INFO} beside it"
-    if not all(isinstance(label, str) for label in task.labels):
-        raise UserError(f"{info_file} holds labels that are no names")
-    if bool(task.labels) != (task.kind != "regression"):
-        raise UserError(f"{info_file} says {task.kind}, and {len(task.labels)} labels")
-    if not features.MIN_SEQ_LENGTH <= max_seq_length <= config.max_position_embeddings:
-        raise UserError(f"{info_file} says max_seq_length {max_seq_length}, which must lie between "
-                        f"{features.MIN_SEQ_LENGTH} and the model's {config.max_position_embeddings} positions")
+      text                   the answer, as it stands in the context; "" for none
+      start, end             its first character in the context and the one behind its last; None for none
+      probability            of this answer among the best ones, a float
+      no_answer_probability  where the model was trained with --version_2_with_negative: that of none
+      truncated              whether the question was cut to the model's max_query_length
 
+    Contexts may be of any length: they are read in overlapping windows.
+    """
 
-def _restore(model, prefix, use_ema):
-    """Gives the model its weights, all of them."""
-    report = checkpoint.restore(model, prefix, averaged=use_ema)
-    untrained = report.missing + report.misshapen
-    if untrained:
-        raise UserError(f"{prefix}: a head that was never trained cannot answer: {checkpoint.shorten(untrained)}")
+    KIND = "span"
+    LEAST = squad_features.SPECIAL + 2
 
+    def __call__(self, texts):
+        pairs = _pairs(texts, self.config)
+        if not all(context is not None for _, context in pairs):
+            raise UserError("give pairs of a question and a context: [(question, context), ...]")
+        asked = [squad_examples.SquadExample(str(number), question, squad_examples.Context.of(context))
+                 for number, (question, context) in enumerate(pairs)]
+        limit = self._info["max_query_length"]
+        made = squad_features.of_examples(asked, self.tokenizer, self.max_seq_length, self._info["doc_stride"], limit)
+        logits = self._predict(made, self.batch_size)
+        found = squad_answers.find(asked, made, self.tokenizer, *logits, self._settings)
+        return [{**self._describe(answer), "truncated": len(self.tokenizer.encode(question)) > limit}
+                for answer, (question, _) in zip(found, pairs)]
 
-def _build_compute(model, objective, xla):
-    """A function of a batch's `INPUTS` -> logits float32 [B, C], traced here once and for all shapes."""
-    @tf.function(jit_compile=xla, input_signature=[tf.TensorSpec(shape, tf.int32, name)
-                                                   for name, shape in INPUTS.items()])
-    def compute(*inputs):
-        return objective.forward(model, dict(zip(INPUTS, inputs)))["logits"]
+    def _read_info(self, prefix):
+        info = model_dir.read_info(prefix)
+        missing = [name for name in ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
+                   if name not in info]
+        if missing:
+            raise UserError(f"{prefix}: {model_dir.INFO} beside it lacks {', '.join(missing)}; fine-tune the model "
+                            "with run_squad.py")
+        return info
 
-    return compute.get_concrete_function()
+    def _take(self, info, prefix):
+        self._info = info
+        self._settings = squad_answers.Settings(
+            version_2_with_negative=info["version_2_with_negative"], answer_text="offsets",
+            null_score_diff_threshold=info.get("null_score_diff_threshold", 0.0))
+
+    def _build_model(self, info, policy):
+        return modeling.BertForQuestionAnswering(self.config, dtype=policy)
+
+    def _build_predict(self, model, runtime, sizes):
+        return squad_outputs.build_predict(model, Objective(), runtime, sizes)
+
+    def _describe(self, answer):
+        start, end = answer.span or (None, None)
+        found = {"text": answer.text, "start": start, "end": end, "probability": answer.probability}
+        if self._settings.version_2_with_negative:
+            found["no_answer_probability"] = answer.null_probability
+        return found
 
 
 def _pairs(texts, config):

@@ -1,33 +1,20 @@
 """What the flags of run_classifier.py set in motion: checks of all that is read, training, evaluation, prediction."""
 
-import dataclasses
-import fractions
 import functools
 import logging
-import math
 import os
 
 import keras
 
-from bert_tf import batching, checkpoint, feature_cache, files, model_dir, modeling, run_dir
+from bert_tf import checkpoint, feature_cache, files, model_dir, modeling, run_dir
 from bert_tf.classification import answers, examples, features, reports, scores, submission, tasks
 from bert_tf.classification.objective import Distillation, balanced_class_weights, build_objective
-from bert_tf.cli import classifier, models, repeats, training
+from bert_tf.cli import classifier, fine_tuning, models, repeats, training
 from bert_tf.errors import UserError
-from bert_tf.training.state import EXAMPLES_SEEN
 
 logger = logging.getLogger("bert_tf")
 
 TEST_RESULTS, PREDICTIONS = "test_results{}.tsv", "predictions{}.tsv"
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How long training is: steps, those of warm-up, and the examples that they take in all."""
-
-    num_train_steps: int
-    num_warmup_steps: int
-    num_examples: int
 
 
 def run(values):
@@ -96,7 +83,7 @@ def run_once(values):
     if values.do_train:
         plan, feed, start = prepare_training(values, runtime, setup, data["train"]["train"], start_from)
     with runtime.start().scope():
-        model = modeling.BertForClassification(setup.config, setup.task.num_classes, pooling=setup.pooling,
+        model = modeling.BertForClassification(setup.base.config, setup.task.num_classes, pooling=setup.pooling,
                                                dtype=runtime.policy)
         predict = answers.build_predict(model, objective, runtime, training.make_sizes(values, runtime))
 
@@ -111,7 +98,7 @@ def run_once(values):
             step = training.run(values, runtime, state, objective, feed, plan.num_train_steps, evaluate,
                                 functools.partial(write_model_dir, values, setup))
         else:
-            step = models.restore(values, model, setup.prefixes[0])
+            step = models.restore(values, model, setup.base.prefixes[0])
         metrics = {}
         if values.do_eval:
             logits = predict_all(predict, data["dev"], values.eval_batch_size)
@@ -151,59 +138,21 @@ def make_objective(values, task, data):
 
 def prepare_training(values, runtime, setup, rows, start_from):
     """The `Plan` of training on the features `rows`, its feed and what it starts from; a teacher is asked here."""
-    plan = make_plan(values, len(rows))
+    plan = fine_tuning.make_plan(values, len(rows))
     teacher = classifier.find_teacher(values, setup, runtime) if values.teacher else None
     teach = functools.cache(functools.partial(classifier.ask_teacher, values, setup, teacher)) if teacher else None
-    feed = training_feed(values, runtime, rows, plan, teach)
-    settings = fingerprint(values, setup, rows, teacher)
-    start = training.find_start(values, runtime, feed, start_from, settings, scores.metric_names(setup.task))
-    if start.newest:
-        check_place(start.newest, values.train_batch_size, plan)
-    if teach:
-        teach()  # now, before the model is built that learns from it
-    return plan, feed, start
-
-
-def make_plan(values, num_examples):
-    """The `Plan` of training on `num_examples` for --num_train_epochs."""
-    batch_size = values.train_batch_size
-    if values.original_steps:
-        steps = int(num_examples / batch_size * values.num_train_epochs)
-        total = steps * batch_size
-    else:
-        # As the flag is written: a tenth of 30 examples is 3, which in floating point is a little more.
-        total = math.ceil(num_examples * fractions.Fraction(str(values.num_train_epochs)))
-        steps = math.ceil(total / batch_size)
-    if not steps:
-        raise UserError(f"--num_train_epochs={values.num_train_epochs} of {num_examples} examples do not fill a batch "
-                        f"of {batch_size}, so that --original_steps makes no step")
-    return Plan(steps, int(steps * values.warmup_proportion), total)
-
-
-def check_place(prefix, batch_size, plan):
-    """`UserError` where a checkpoint's step and its place in the data were counted with another batch size."""
-    if EXAMPLES_SEEN not in checkpoint.list_variables(prefix):
-        return
-    seen, step = int(dict(checkpoint.read(prefix, [EXAMPLES_SEEN]))[EXAMPLES_SEEN]), checkpoint.step_of(prefix)
-    if seen != step * batch_size and not (seen == plan.num_examples and step == plan.num_train_steps):
-        raise UserError(f"{prefix} has seen {seen} examples in {step} steps, which is not --train_batch_size="
-                        f"{batch_size}; go on with the same, or give it as --init_checkpoint to a run of its own")
-
-
-def training_feed(values, runtime, rows, plan, teach):
-    """The batches of training: all examples in an order that seed and epoch decide, the last batch short."""
     sizes = training.make_sizes(values, runtime)
-    lengths = rows.lengths if values.group_by_length else None
-
-    def order(start):
-        return batching.training_order(len(rows), values.train_batch_size, values.seed, start, end=plan.num_examples,
-                                       lengths=lengths)
 
     def make(numbers):
         batch = features.make_batch(rows, numbers, sizes)
         return batch if teach is None else {**batch, "teacher_logits": teach()[numbers]}
 
-    return training.training_feed(values, runtime, order, make, rows.where)
+    feed = fine_tuning.training_feed(values, runtime, rows, plan, make)
+    start = fine_tuning.find_start(values, runtime, feed, plan, start_from, fingerprint(values, setup, rows, teacher),
+                                   scores.metric_names(setup.task))
+    if teach:
+        teach()  # now, before the model is built that learns from it
+    return plan, feed, start
 
 
 def fingerprint(values, setup, rows, teacher):
@@ -213,7 +162,7 @@ def fingerprint(values, setup, rows, teacher):
     if teacher:
         names += ["distillation_temperature", "distillation_alpha"]
     return {"script": "run_classifier", "task": setup.task.name, "examples": rows.digest,
-            "config": setup.config.to_dict(), "pooling": setup.pooling,
+            "config": setup.base.config.to_dict(), "pooling": setup.pooling,
             "teacher": teacher and checkpoint.digest(teacher), **{name: values[name].value for name in names}}
 
 
@@ -223,11 +172,10 @@ def write_model_dir(values, setup, **info):
     names += [name.format(suffix_of(split)) for split in setup.task.splits_of("dev") for name in reports.NAMES]
     for name in names:
         files.remove(os.path.join(values.output_dir, name))
-    tokenizer = setup.tokenizer
     info |= {"task": setup.task.name, "kind": setup.task.kind, "labels": list(setup.task.labels),
              "max_seq_length": setup.max_seq_length, "pooling": setup.pooling,
-             "do_lower_case": tokenizer.do_lower_case, "strip_accents": tokenizer.basic_tokenizer.strip_accents}
-    model_dir.write(values.output_dir, setup.config, info, setup.vocab_file)
+             **fine_tuning.casing(setup.base.tokenizer)}
+    model_dir.write(values.output_dir, setup.base.config, info, setup.base.vocab_file)
 
 
 def predict_all(predict, data, batch_size):

@@ -1,13 +1,12 @@
 """Which classifier and which data the flags of run_classifier.py name: from folders, files and each other."""
 
 import dataclasses
-import hashlib
 import logging
 import os
 
-from bert_tf import checkpoint, feature_cache, files, model_dir, modeling, predictor, tokenization
+from bert_tf import checkpoint, model_dir, predictor
 from bert_tf.classification import columns, custom, examples, features, tasks
-from bert_tf.cli import models
+from bert_tf.cli import fine_tuning, models
 from bert_tf.errors import UserError
 
 logger = logging.getLogger("bert_tf")
@@ -17,38 +16,23 @@ MAX_SEQ_LENGTH = 128
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What is decided before any data is read: the task, the model's files, how text becomes ids.
+    """What is decided before any data is read: the model's files, the task, how text becomes ids."""
 
-    `prefixes` are the checkpoint that --output_dir stands for and --init_checkpoint, as far as there are such.
-    """
-
-    prefixes: list
+    base: fine_tuning.Base
     task: tasks.Task
     language: str | None
-    config: modeling.BertConfig
-    vocab_file: str
-    tokenizer: tokenization.FullTokenizer
     max_seq_length: int
     pooling: str
 
 
 def prepare(values, start_from):
     """The `Setup` of the flags and of the folders of the checkpoints in --output_dir and at --init_checkpoint."""
-    begins = values.do_train and values.overwrite_output_dir
-    newest = None if begins else model_dir.latest(values.output_dir)
-    prefixes = [prefix for prefix in (newest, start_from) if prefix]
-    if not prefixes and not values.do_train:
-        raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint is "
-                        "given")
-    infos = [(prefix, model_dir.read_info(prefix)) for prefix in prefixes]
-    prefix, info = next((row for row in infos if row[1]), (prefixes[0] if prefixes else None, {}))
-    task = find_task(values, info, prefix)
-    config_file = find_file(values, prefixes, model_dir.CONFIG, "bert_config_file")
-    config = modeling.BertConfig.from_json_file(config_file)
-    vocab_file = find_file(values, prefixes, model_dir.VOCAB, "vocab_file")
-    tokenizer = model_dir.load_tokenizer(vocab_file, config, prefix, values.do_lower_case, values.allow_case_mismatch)
-    return Setup(prefixes, task, find_language(values, task), config, vocab_file, tokenizer,
-                 find_length(values, info, prefix, config), find_pooling(values, info, prefix))
+    base = fine_tuning.find_base(values, start_from)
+    is_classifier = "labels" in base.info
+    task = find_task(values, base.info, base.prefix)
+    pooling = base.agreed(values, "pooling", base.info.get("pooling", "cls") if is_classifier else None)
+    return Setup(base, task, find_language(values, task),
+                 base.length(values, MAX_SEQ_LENGTH, features.MIN_SEQ_LENGTH, is_classifier), pooling or "cls")
 
 
 def find_task(values, info, prefix):
@@ -96,42 +80,6 @@ def find_language(values, task):
     return values.language or task.language
 
 
-def find_file(values, prefixes, name, flag):
-    """The path that a flag gives, else of the file `name` beside the first checkpoint that has one."""
-    given = values[flag].value
-    for path in [given] if given else [os.path.join(os.path.dirname(prefix), name) for prefix in prefixes]:
-        if files.exists(path):
-            return path
-    raise UserError(f"--{flag}={given}: no such file" if given else f"--{flag} is missing, and no {name} lies beside "
-                    f"{' or '.join(prefixes) or 'a checkpoint'}")
-
-
-def find_length(values, info, prefix, config):
-    """The sequence length of --max_seq_length, else of the classifier's folder, else the original's."""
-    length = agreed(values, "max_seq_length", info.get("max_seq_length") if "labels" in info else None, prefix)
-    length = MAX_SEQ_LENGTH if length is None else length
-    if not features.MIN_SEQ_LENGTH <= length <= config.max_position_embeddings:
-        raise UserError(f"--max_seq_length={length} must lie between {features.MIN_SEQ_LENGTH} and the model's "
-                        f"{config.max_position_embeddings} positions (max_position_embeddings in its config)")
-    return length
-
-
-def find_pooling(values, info, prefix):
-    """What the classifier reads: as --pooling says, else as the classifier's folder does, else the first token."""
-    return agreed(values, "pooling", info.get("pooling", "cls") if "labels" in info else None, prefix) or "cls"
-
-
-def agreed(values, flag, noted, prefix):
-    """What a flag says, else what the classifier's folder noted; None without either.
-
-    Only training may turn a model to something else: `UserError` where the two differ.
-    """
-    given = values[flag].value
-    if None not in (given, noted) and given != noted and not values.do_train:
-        raise UserError(f"--{flag}={given}, but {prefix} was trained with {noted}; leave the flag out")
-    return noted if given is None else given
-
-
 def find_tables(values, setup, kind):
     """`(path, table)` of a kind of split by its name ("dev": dev and, where it is there, dev_mismatched)."""
     def find(split):
@@ -155,13 +103,13 @@ def read_examples(setup, path, table):
 def read_features(values, setup, path, table):
     """The `Features` of a file, from the cache where nothing has changed since they were made."""
     def make():
-        return features.convert(read_examples(setup, path, table), path, setup.tokenizer, setup.max_seq_length,
+        return features.convert(read_examples(setup, path, table), path, setup.base.tokenizer, setup.max_seq_length,
                                 setup.task, values.num_workers).arrays
 
-    made = features.Features(path, **kept(
-        values, "features", path, [setup.vocab_file],
-        features.decided_by(setup.task, table, setup.language, setup.tokenizer, setup.max_seq_length), make))
-    if setup.config.type_vocab_size < 2 and (made.first_lengths < made.lengths).any():
+    made = features.Features(path, **fine_tuning.kept(
+        values, "features", path, [setup.base.vocab_file],
+        features.decided_by(setup.task, table, setup.language, setup.base.tokenizer, setup.max_seq_length), make))
+    if setup.base.config.type_vocab_size < 2 and (made.first_lengths < made.lengths).any():
         raise UserError(f"{path} holds pairs of texts, the model has one segment (type_vocab_size in its config)")
     return made
 
@@ -186,23 +134,11 @@ def ask_teacher(values, setup, prefix):
     logger.info("%s: the teacher is %s", path, prefix)
 
     def make():
-        teacher = predictor.Predictor(prefix, precision=values.precision, batch_size=values.predict_batch_size)
+        teacher = predictor.Classifier(prefix, precision=values.precision, batch_size=values.predict_batch_size)
         rows = features.convert(read_examples(setup, path, table), path, teacher.tokenizer, teacher.max_seq_length,
                                 setup.task, values.num_workers)
         return {"logits": teacher.logits(rows)}
 
     settings = {"table": repr(table.columns), "teacher": checkpoint.digest(prefix), "precision": values.precision}
     vocab_file = os.path.join(os.path.dirname(prefix), model_dir.VOCAB)
-    return kept(values, "teacher", path, [vocab_file], settings, make)["logits"]
-
-
-def kept(values, what, path, others, settings, make):
-    """What `make()` makes of the file `path`, the files `others` and `settings`: from the cache, if it is there.
-
-    `what` says in a word what that is.
-    """
-    if not values.features_dir or not files.exists(path):  # a dataset's path is none
-        return make()
-    place = hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:8]
-    return feature_cache.load_or_make(values.features_dir, f"{what}-{os.path.basename(path)}-{place}",
-                                      feature_cache.fingerprint([path, *others], settings), make)
+    return fine_tuning.kept(values, "teacher", path, [vocab_file], settings, make)["logits"]

@@ -94,9 +94,9 @@ def note_obsolete(values, table=OBSOLETE):
 
 
 def require_at_least(values, least, *names):
-    """`UserError` for a numeric flag below `least`; None passes."""
+    """`UserError` for a numeric flag below `least`; None passes, and so does a flag that the script does not have."""
     for name in names:
-        value = values[name].value
+        value = values[name].value if name in values else None
         if value is not None and not value >= least:
             raise UserError(f"--{name}={value} must be at least {least}")
 
@@ -126,6 +126,15 @@ def check_training_flags(values):
         check_pattern(flag, values[flag].value)
     profile_steps(values)
     check_devices(values)
+
+
+def check_fine_tuning_flags(values):
+    """`UserError` for flags of every script that fine-tunes which are out of range."""
+    require_at_least(values, 1, "predict_batch_size", "num_seeds", "num_workers")
+    if not 0.0 < values.num_train_epochs < math.inf:
+        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be a number above 0")
+    if not 0.0 <= values.warmup_proportion <= 1.0:
+        raise UserError(f"--warmup_proportion={values.warmup_proportion} must be from 0 to 1")
 
 
 def check_pattern(flag, pattern):

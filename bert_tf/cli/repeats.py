@@ -30,7 +30,8 @@ def check(values, kind):
 
     Also where --output_dir, whose model the best of several seeds will be, holds one that no seeds left.
     """
-    if kind in ("multi_worker", "tpu") and (values.num_seeds > 1 or "," in (values.task_name or "")):
+    several_tasks = "task_name" in values and "," in (values.task_name or "")
+    if kind in ("multi_worker", "tpu") and (values.num_seeds > 1 or several_tasks):
         raise UserError(f"--strategy={kind} makes one run in a process, not several seeds or tasks; start a command "
                         "for each")
     if values.num_seeds < 2:
@@ -41,7 +42,7 @@ def check(values, kind):
         raise UserError(f"--output_dir={folder} holds checkpoints, and --num_seeds={values.num_seeds} would put the "
                         "best seed's in their place; give it a folder of its own")
     for flag in ("init_checkpoint", "teacher"):
-        given = values[flag].value
+        given = values[flag].value if flag in values else None
         if given and models.is_in_folder(checkpoint.find(given), folder):
             raise UserError(f"--{flag}={given} lies in --output_dir, where --num_seeds={values.num_seeds} puts the "
                             "best seed's model; give it a folder of its own")

@@ -113,8 +113,4 @@ def check_flags(values):
     if values.pooling not in (None, "cls", "mean"):
         raise UserError(f"--pooling={values.pooling} must be cls or mean")
     common.check_training_flags(values)
-    common.require_at_least(values, 1, "predict_batch_size", "num_seeds", "num_workers")
-    if not 0.0 < values.num_train_epochs < float("inf"):
-        raise UserError(f"--num_train_epochs={values.num_train_epochs} must be a number above 0")
-    if not 0.0 <= values.warmup_proportion <= 1.0:
-        raise UserError(f"--warmup_proportion={values.warmup_proportion} must be from 0 to 1")
+    common.check_fine_tuning_flags(values)

@@ -34,9 +34,9 @@ def make_runtime(values):
                    **{name: values[name].value for name in names})
 
 
-def make_sizes(values, runtime):
-    """How batches are padded."""
-    return batching.Sizes(values.max_seq_length, values.xla, static=runtime.kind == "tpu")
+def make_sizes(values, runtime, static=False):
+    """How batches are padded: as little as can be, on a TPU or where `static` always to the same size."""
+    return batching.Sizes(values.max_seq_length, values.xla, static=static or runtime.kind == "tpu")
 
 
 def training_split(values, runtime):

@@ -133,11 +133,11 @@ def test_the_recorded_checkpoint_gives_the_recorded_results(call, shared, tmp_pa
     (30, 1, 0.1, False, 3, 0, 3), (30, 8, 0.7, False, 3, 0, 21), (10, 4, 0.05, False, 1, 0, 1),
     (21, 4, 2.0, False, 11, 1, 42), (21, 4, 2.0, True, 10, 1, 40), (32, 32, 1e-5, False, 1, 0, 1)])
 def test_the_length_of_training(rows, batch_size, epochs, original, steps, warmup, examples):
-    from bert_tf.cli import classification
+    from bert_tf.cli import fine_tuning
 
     values = parsed("--data_dir=a", "--output_dir=b", f"--train_batch_size={batch_size}",
                     f"--num_train_epochs={epochs}", f"--original_steps={original}")
-    assert classification.make_plan(values, rows) == classification.Plan(steps, warmup, examples)
+    assert fine_tuning.make_plan(values, rows) == fine_tuning.Plan(steps, warmup, examples)
 
 
 def test_defaults_are_the_originals():

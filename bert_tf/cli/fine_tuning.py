@@ -1,0 +1,148 @@
+"""What the scripts that fine-tune share: which folder's model and settings hold, how long training is, its batches."""
+
+import dataclasses
+import fractions
+import hashlib
+import logging
+import math
+import os
+
+from bert_tf import batching, checkpoint, feature_cache, files, model_dir, modeling, tokenization
+from bert_tf.cli import training
+from bert_tf.errors import UserError
+from bert_tf.training.state import EXAMPLES_SEEN
+
+logger = logging.getLogger("bert_tf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """The model that flags and folders name: its config and how text becomes ids.
+
+    `prefixes` are the checkpoint that --output_dir stands for and --init_checkpoint, as far as there are such;
+    `prefix` is the one whose folder says `info` of a fine-tuned model (else the first, and {}).
+    """
+
+    prefixes: list
+    prefix: str | None
+    info: dict
+    config: modeling.BertConfig
+    vocab_file: str
+    tokenizer: tokenization.FullTokenizer
+
+    def agreed(self, values, flag, noted):
+        """What a flag says, else `noted` by the model's folder; None without either.
+
+        Only training may turn a model to something else: `UserError` where the two differ.
+        """
+        given = values[flag].value
+        if None not in (given, noted) and given != noted and not values.do_train:
+            raise UserError(f"--{flag}={given}, but {self.prefix} was trained with {noted}; leave the flag out")
+        return noted if given is None else given
+
+    def length(self, values, usual, least, is_of_the_task):
+        """The sequence length of --max_seq_length, else of the folder if it is a model of the task, else `usual`."""
+        length = self.agreed(values, "max_seq_length", self.info.get("max_seq_length") if is_of_the_task else None)
+        length = usual if length is None else length
+        limit = self.config.max_position_embeddings
+        if not least <= length <= limit:
+            raise UserError(f"--max_seq_length={length} must lie between {least} and the model's {limit} positions "
+                            "(max_position_embeddings in its config)")
+        return length
+
+
+def find_base(values, start_from):
+    """The `Base` of the flags and of the folders of the checkpoints in --output_dir and at --init_checkpoint."""
+    begins = values.do_train and values.overwrite_output_dir
+    newest = None if begins else model_dir.latest(values.output_dir)
+    prefixes = [prefix for prefix in (newest, start_from) if prefix]
+    if not prefixes and not values.do_train:
+        raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint is "
+                        "given")
+    infos = [(prefix, model_dir.read_info(prefix)) for prefix in prefixes]
+    prefix, info = next((row for row in infos if row[1]), (prefixes[0] if prefixes else None, {}))
+    config = modeling.BertConfig.from_json_file(find_file(values, prefixes, model_dir.CONFIG, "bert_config_file"))
+    vocab_file = find_file(values, prefixes, model_dir.VOCAB, "vocab_file")
+    tokenizer = model_dir.load_tokenizer(vocab_file, config, prefix, values.do_lower_case, values.allow_case_mismatch)
+    return Base(prefixes, prefix, info, config, vocab_file, tokenizer)
+
+
+def find_file(values, prefixes, name, flag):
+    """The path that a flag gives, else of the file `name` beside the first checkpoint that has one."""
+    given = values[flag].value
+    for path in [given] if given else [os.path.join(os.path.dirname(prefix), name) for prefix in prefixes]:
+        if files.exists(path):
+            return path
+    raise UserError(f"--{flag}={given}: no such file" if given else f"--{flag} is missing, and no {name} lies beside "
+                    f"{' or '.join(prefixes) or 'a checkpoint'}")
+
+
+def casing(tokenizer):
+    """What a model's folder notes of how its text is lower-cased."""
+    return {"do_lower_case": tokenizer.do_lower_case, "strip_accents": tokenizer.basic_tokenizer.strip_accents}
+
+
+def kept(values, what, path, others, settings, make):
+    """What `make()` makes of the file `path`, the files `others` and `settings`: from the cache, if it is there.
+
+    `what` says in a word what that is.
+    """
+    if not values.features_dir or not files.exists(path):  # a dataset's path is none
+        return make()
+    place = hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:8]
+    return feature_cache.load_or_make(values.features_dir, f"{what}-{os.path.basename(path)}-{place}",
+                                      feature_cache.fingerprint([path, *others], settings), make)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long training is: steps, those of warm-up, and the examples that they take in all."""
+
+    num_train_steps: int
+    num_warmup_steps: int
+    num_examples: int
+
+
+def make_plan(values, num_examples, num_counted=None):
+    """The `Plan` of training on `num_examples` for --num_train_epochs.
+
+    With --original_steps the steps follow from `num_counted`, what the original counts in place of examples.
+    """
+    batch_size = values.train_batch_size
+    if values.original_steps:
+        steps = int((num_counted or num_examples) / batch_size * values.num_train_epochs)
+        total = steps * batch_size
+    else:
+        # As the flag is written: a tenth of 30 examples is 3, which in floating point is a little more.
+        total = math.ceil(num_examples * fractions.Fraction(str(values.num_train_epochs)))
+        steps = math.ceil(total / batch_size)
+    if not steps:
+        raise UserError(f"--num_train_epochs={values.num_train_epochs} of {num_examples} examples do not fill a batch "
+                        f"of {batch_size}, so that --original_steps makes no step")
+    return Plan(steps, int(steps * values.warmup_proportion), total)
+
+
+def training_feed(values, runtime, rows, plan, make):
+    """The batches of training: all of `rows` in an order that seed and epoch decide, the last batch short.
+
+    `rows` are features, of which `make(numbers)` makes a batch.
+    """
+    lengths = rows.lengths if values.group_by_length else None
+
+    def order(start):
+        return batching.training_order(len(rows), values.train_batch_size, values.seed, start, end=plan.num_examples,
+                                       lengths=lengths)
+
+    return training.training_feed(values, runtime, order, make, rows.where)
+
+
+def find_start(values, runtime, feed, plan, start_from, settings, metric_names):
+    """`training.find_start`; `UserError` too where a checkpoint's place was counted with another batch size."""
+    start = training.find_start(values, runtime, feed, start_from, settings, metric_names)
+    if start.newest and EXAMPLES_SEEN in checkpoint.list_variables(start.newest):
+        batch_size, prefix = values.train_batch_size, start.newest
+        seen, step = int(dict(checkpoint.read(prefix, [EXAMPLES_SEEN]))[EXAMPLES_SEEN]), checkpoint.step_of(prefix)
+        if seen != step * batch_size and not (seen == plan.num_examples and step == plan.num_train_steps):
+            raise UserError(f"{prefix} has seen {seen} examples in {step} steps, which is not --train_batch_size="
+                            f"{batch_size}; go on with the same, or give it as --init_checkpoint to a run of its own")
+    return start
