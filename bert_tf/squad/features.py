@@ -130,16 +130,12 @@ class Part(typing.NamedTuple):
 
 
 def check_lengths(max_seq_length, doc_stride, max_query_length):
-    """`UserError` for lengths that leave the context no room; a stride that leaves windows no overlap is said."""
+    """`UserError` for lengths that leave the question or the context no room, and for a stride that leads nowhere."""
     if max_query_length < 1 or doc_stride < 1:
         raise UserError(f"--max_query_length={max_query_length} and --doc_stride={doc_stride} must be at least 1")
-    room = max_seq_length - max_query_length - SPECIAL
-    if room < 1:
+    if max_seq_length <= max_query_length + SPECIAL:
         raise UserError(f"--max_seq_length={max_seq_length} must be greater than --max_query_length="
                         f"{max_query_length} + {SPECIAL}, to leave the context room")
-    if doc_stride >= room:
-        logger.warning("--doc_stride=%d: beside a question of --max_query_length=%d tokens a window has room for %d; "
-                       "such windows do not overlap", doc_stride, max_query_length, room)
 
 
 def convert(examples, path, tokenizer, max_seq_length, doc_stride, max_query_length, is_training, num_processes=1,
@@ -156,7 +152,7 @@ def convert(examples, path, tokenizer, max_seq_length, doc_stride, max_query_len
     parts = parallel.ordered_map(convert_examples, jobs, num_processes if len(jobs) >= LARGE else 1, tokenizer,
                                  lengths, is_training, drop_windows_without_answer)
     made, counts = _assemble(path, examples, parts)
-    _say(made, counts, max_query_length, drop_windows_without_answer)
+    _say(made, counts, lengths, drop_windows_without_answer)
     for number in range(min(LOGGED_WINDOWS, len(made))):
         _log(made, number, tokenizer)
     return made
@@ -276,10 +272,14 @@ def _assemble(path, examples, parts):
                     is_max_context.astype(bool), start_positions, end_positions, places), counts
 
 
-def _say(made, counts, max_query_length, drops_lacking):
+def _say(made, counts, lengths, drops_lacking):
     """Logs what the questions of a file came to."""
     logger.info("%s: %d questions, %d windows, %d tokens, %d questions cut to --max_query_length=%d", made.path,
-                len(made.places), len(made), len(made.input_ids), counts.cut, max_query_length)
+                len(made.places), len(made), len(made.input_ids), counts.cut, lengths.max_query_length)
+    room = lengths.max_seq_length - lengths.max_query_length - SPECIAL
+    if lengths.doc_stride >= room:
+        logger.warning("%s: the windows of long questions have room for %d tokens of the context and do not overlap "
+                       "with --doc_stride=%d", made.path, room, lengths.doc_stride)
     if counts.lacking:
         logger.info("%s: %d windows of answered questions do not hold the answer%s", made.path, counts.lacking,
                     " and are left out" if drops_lacking else "")
