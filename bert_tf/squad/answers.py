@@ -265,18 +265,18 @@ def _decide(nbest, null_odds, threshold):
 
 def _original_reader(features, tokenizer):
     """A function `read(context, start, end)` of a candidate's text and span, in the original's way."""
-    inv_vocab, tokenize = tokenizer.inv_vocab, tokenizer.basic_tokenizer.fast_tokenize
+    vocabulary, tokenize = list(tokenizer.inv_vocab.values()), tokenizer.basic_tokenizer.fast_tokenize
     normalize = functools.lru_cache(WORDS)(lambda word: " ".join(tokenize(word)))
 
     def read(context, start, end):
         if start < 0:
             return "", None
-        pieces = [inv_vocab[number] for number in features.input_ids[start:end + 1].tolist()]
-        first, last = int(features.words[start]), int(features.words[end])
+        pieces = map(vocabulary.__getitem__, features.input_ids[start:end + 1].tolist())
+        first, last = features.words.item(start), features.words.item(end)
         words = context.doc_tokens[first:last + 1]
         places = final_text.locate(final_text.join_pieces(pieces), words, normalize)
-        (start_word, first_character), (end_word, behind) = places
-        span = context.word_starts[first + start_word] + first_character, context.word_starts[first + end_word] + behind
+        (head, start_character), (tail, end_character) = places
+        span = context.word_starts[first + head] + start_character, context.word_starts[first + tail] + end_character
         return final_text.cut(words, *places), span
 
     return read
@@ -287,7 +287,7 @@ def _offsets_reader(features, tokenizer):
     def read(context, start, end):
         if start < 0:
             return "", None
-        span = int(features.char_starts[start]), int(features.char_ends[end])
+        span = features.char_starts.item(start), features.char_ends.item(end)
         return context.text[slice(*span)], span
 
     return read
