@@ -144,9 +144,10 @@ def choose(example, features, tokenizer, candidates, settings):
 
 
 def softmax(scores):
+    greatest = max(scores)
     likelihoods, total = [], 0.0
     for score in scores:
-        likelihoods.append(math.exp(score - max(scores)))
+        likelihoods.append(math.exp(score - greatest))
         total += likelihoods[-1]
     return [likelihood / total for likelihood in likelihoods]
 
