@@ -10,11 +10,13 @@ import pathlib
 
 import pytest
 
-from bert_tf import runtime  # noqa: E402
 from bert_tf.cli import app
 
-# As the scripts do; with two logical CPU devices, for tests of strategies.
+# As the scripts do, before anything else imports TensorFlow; with two logical CPU devices, for tests of strategies.
 app.load_tensorflow(virtual_devices=2)
+
+from bert_tf import runtime  # noqa: E402
+
 runtime.keep_operations_apart()
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
