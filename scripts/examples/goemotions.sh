@@ -4,4 +4,4 @@
 set -euo pipefail
 python run_classifier.py --task_name=custom --text_columns=0 --label_column=1 --header=false --label_kind=multi \
   --labels_file="$2/labels.txt" --do_train --do_eval --init_checkpoint="$1" --data_dir="$2" --output_dir="$3" \
-  --max_seq_length=64 --train_batch_size=32 --learning_rate=1e-4 --num_train_epochs=2 --num_seeds=3 --group_by_length
+  --max_seq_length=64 --train_batch_size=32 --learning_rate=1e-4 --num_train_epochs=1 --num_seeds=3 --group_by_length
