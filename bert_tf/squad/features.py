@@ -108,8 +108,10 @@ class Window(typing.NamedTuple):
 
 
 class Counts(typing.NamedTuple):
-    """How many questions were cut and have no window, how many windows lack the answer that their question has, how
-    many answers are in no window."""
+    """How many questions were cut and how many have no window, windows that lack the answer, answers that are lost.
+
+    A window lacks the answer that its question has and that is not wholly in it; an answer that all lack is lost.
+    """
 
     cut: int = 0
     without_window: int = 0

@@ -106,8 +106,8 @@ def test_words_are_where_they_say(text):
 
 @pytest.mark.parametrize("text, answer, answer_start, span", [
     ("a b a b a", "a", 4, (4, 5)), ("a b a b a", "a", 6, (4, 5)), ("a b a b a", "a", 7, (8, 9)),
-    ("a b a b a", "a", -3, (0, 1)), ("a b a b a", "a", 10 ** 30, (8, 9)), ("aaa", "aa", 1, (1, 3)),
-    ("xx aa", "aa", 1, (3, 5)), ("a\xa0b", "a b", 0, (0, 3)), ("a  \tb", "a b", 0, (0, 5)),
+    ("a b a b a", "a", -1, (0, 1)), ("a b a b a", "a", 10 ** 30, (8, 9)), ("aaa", "aa", 1, (1, 3)),
+    ("xaaa", "aa", 3, (2, 4)), ("xx aa", "aa", 1, (3, 5)), ("a\xa0b", "a b", 0, (0, 3)), ("a  \tb", "a b", 0, (0, 5)),
     ("a b", "a\u3000b", 0, (0, 3)), (" a b", " a b ", 0, (1, 4)), (" a b", " a", 0, (0, 2)),
     ("a+b", "+", 0, (1, 2)), ("a", "", 0, None),
     ("a b", " ", 1, None), ("ab", "a b", 0, None), ("A", "a", 0, None)])
@@ -134,6 +134,9 @@ def test_fields_of_an_example(tmp_path):
     assert first.context is second.context
     assert first[3:] == (("John Smith",), False, 3, 4, "John Smith", "data[0].paragraphs[0].qas[0]")
     assert second[3:] == (("1895",), False, 5, 5, "1895", "data[0].paragraphs[0].qas[1]")
+    with_space, = examples.read(file_of(tmp_path, qa("John ", 15)), True, False)
+    assert (with_space.start_position, with_space.end_position) == (3, 3)
+    path = file_of(tmp_path, qa("John Smith", 15))
     assert examples.read(path, False, False)[0][3:8] == (("John Smith",), False, None, None, None)
 
 

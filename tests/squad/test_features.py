@@ -179,6 +179,11 @@ def test_windows_cover_all_tokens_and_each_is_best_once(num_tokens, room, doc_st
     assert (np.diff(best) >= 0).all()
 
 
+def test_the_length_of_a_window_counts():
+    """Token 380 has one more token after it in the second window, but the first is longer by 127."""
+    assert features.find_max_context([0, 128], [381, 382]).tolist() == [0] * 381 + [1]
+
+
 # What is said, dropped and kept.
 
 
