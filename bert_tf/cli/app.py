@@ -71,13 +71,23 @@ def _ending_when_terminated():
     def end(number, frame):
         raise SystemExit(128 + number)
 
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, end) if in_main_thread else None
+    def end_again(unraisable):
+        # In a callback of the garbage collector, say, Python lets an exception go no further.
+        if unraisable.exc_type is SystemExit:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        else:
+            hook(unraisable)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, hook = signal.signal(signal.SIGTERM, end), sys.unraisablehook
+    sys.unraisablehook = end_again
     try:
         yield
     finally:
-        if in_main_thread:
-            signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGTERM, before)
 
 
 def keep_freed_memory():

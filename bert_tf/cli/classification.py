@@ -78,10 +78,13 @@ def run_once(values):
     start_from = None if values.init_checkpoint is None else model_dir.find(values.init_checkpoint)
     setup = classifier.prepare(values, start_from)
     values.max_seq_length = setup.max_seq_length  # for the parts that all scripts share
-    data = read_data(values, setup)
+    tables = find_tables(values, setup)
+    data = {kind: {split: classifier.read_features(values, setup, path, table)
+                   for split, (path, table) in tables[kind].items()} for kind in tables}
     objective = make_objective(values, setup.task, data)
     if values.do_train:
-        plan, feed, start = prepare_training(values, runtime, setup, data["train"]["train"], start_from)
+        plan, feed, start = prepare_training(values, runtime, setup, data["train"]["train"], tables["train"]["train"],
+                                             start_from)
     with runtime.start().scope():
         model = modeling.BertForClassification(setup.base.config, setup.task.num_classes, pooling=setup.pooling,
                                                dtype=runtime.policy)
@@ -104,7 +107,7 @@ def run_once(values):
             logits = predict_all(predict, data["dev"], values.eval_batch_size)
             metrics = measure(values, setup, objective, data["dev"], logits)
             if runtime.is_chief:
-                write_evaluation(values, setup, step, metrics, data["dev"], logits)
+                write_evaluation(values, setup, step, metrics, tables["dev"], data["dev"], logits)
         if values.do_predict:
             logits = predict_all(predict, data["test"], values.predict_batch_size)
             if runtime.is_chief:
@@ -112,13 +115,11 @@ def run_once(values):
     return metrics
 
 
-def read_data(values, setup):
-    """The features that the flags ask for: by kind (train, dev, test), then by split (dev, dev_mismatched)."""
+def find_tables(values, setup):
+    """`(path, table)` of all that the flags ask for: by kind (train, dev, test), then by split (dev_mismatched)."""
     wanted = {"train": values.do_train, "dev": values.do_eval or values.do_train and values.eval_every_steps,
               "test": values.do_predict}
-    return {kind: {split: classifier.read_features(values, setup, path, table)
-                   for split, (path, table) in classifier.find_tables(values, setup, kind).items()}
-            for kind in wanted if wanted[kind]}
+    return {kind: classifier.find_tables(values, setup, kind) for kind in wanted if wanted[kind]}
 
 
 def make_objective(values, task, data):
@@ -136,11 +137,12 @@ def make_objective(values, task, data):
                            Distillation(values.distillation_temperature, values.distillation_alpha))
 
 
-def prepare_training(values, runtime, setup, rows, start_from):
-    """The `Plan` of training on the features `rows`, its feed and what it starts from; a teacher is asked here."""
+def prepare_training(values, runtime, setup, rows, table, start_from):
+    """The `Plan` of training on the features `rows` of `table`, its feed and start; a teacher is asked here."""
     plan = fine_tuning.make_plan(values, len(rows))
     teacher = classifier.find_teacher(values, setup, runtime) if values.teacher else None
-    teach = functools.cache(functools.partial(classifier.ask_teacher, values, setup, teacher)) if teacher else None
+    ask = functools.partial(classifier.ask_teacher, values, setup, teacher, *table)
+    teach = functools.cache(ask) if teacher else None
     sizes = training.make_sizes(values, runtime)
 
     def make(numbers):
@@ -174,6 +176,7 @@ def write_model_dir(values, setup, **info):
         files.remove(os.path.join(values.output_dir, name))
     info |= {"task": setup.task.name, "kind": setup.task.kind, "labels": list(setup.task.labels),
              "max_seq_length": setup.max_seq_length, "pooling": setup.pooling,
+             **({"columns": said} if (said := classifier.columns_said(values)) else {}),
              **fine_tuning.casing(setup.base.tokenizer)}
     model_dir.write(values.output_dir, setup.base.config, info, setup.base.vocab_file)
 
@@ -192,12 +195,11 @@ def measure(values, setup, objective, dev, logits):
     return metrics
 
 
-def write_evaluation(values, setup, step, metrics, dev, logits):
+def write_evaluation(values, setup, step, metrics, tables, dev, logits):
     """Writes `eval_results.txt`, and of every development set what its mistakes are."""
     files.make_folder(values.output_dir)
     logger.info("evaluation at step %d:", step)
     run_dir.write_results(values.output_dir, {"global_step": step, **metrics})
-    tables = classifier.find_tables(values, setup, "dev")
     for split, rows in dev.items():
         reports.write(values.output_dir, setup.task, logits[split], rows,
                       classifier.read_examples(setup, *tables[split]), suffix_of(split))

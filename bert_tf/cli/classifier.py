@@ -60,12 +60,20 @@ def named_task(values, name, info):
     task = None if is_custom else tasks.find(name)
     if not is_custom and not values.dataset:
         return task
-    asked = columns.Asked(as_tuple(values.text_columns), as_tuple(values.label_column), values.header)
+    said = info.get("columns", {}) | columns_said(values)
+    asked = columns.Asked(as_tuple(said.get("text_columns")), as_tuple(said.get("label_column")), said.get("header"))
     kind = info.get("kind") if values.label_kind == "auto" else values.label_kind
     paths = {split: values[f"{split}_file"].value for split in ("train", "dev", "test")}
     dataset = values.dataset and values.dataset.removeprefix("tfds:")
-    source = custom.Source(values.data_dir, paths, dataset, asked, kind, values.label_separator, values.labels_file)
+    separator = said.get("label_separator", values.label_separator)
+    source = custom.Source(values.data_dir, paths, dataset, asked, kind, separator, values.labels_file)
     return custom.make_task(source, info.get("labels"), task)
+
+
+def columns_said(values):
+    """What the flags say of the columns of a custom task's files, by flag; only those that are given."""
+    names = ("text_columns", "label_column", "header", "label_separator")
+    return {name: values[name].value for name in names if values[name].present}
 
 
 def as_tuple(text):
@@ -128,9 +136,8 @@ def find_teacher(values, setup, runtime):
     return prefix
 
 
-def ask_teacher(values, setup, prefix):
-    """The logits float32 [N, C] of a teacher for the training file's examples, in their order."""
-    ((path, table),) = find_tables(values, setup, "train").values()
+def ask_teacher(values, setup, prefix, path, table):
+    """The logits float32 [N, C] of a teacher for the examples of the training file, in their order."""
     logger.info("%s: the teacher is %s", path, prefix)
 
     def make():

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -99,3 +100,20 @@ def test_sigterm_removes_what_is_half_written(tmp_path):
     with pytest.raises(SystemExit) as caught:
         run_with([], write)
     assert caught.value.code == 143 and not os.listdir(tmp_path) and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_sigterm_in_a_callback_that_lets_no_exception_through_ends_the_program_all_the_same(tmp_path):
+    class Awkward:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def wait(values):
+        Awkward()
+        with files.replacing(tmp_path / "out") as file:
+            file.write("half")
+            time.sleep(20)
+
+    hook = sys.unraisablehook
+    with pytest.raises(SystemExit) as caught:
+        run_with([], wait)
+    assert caught.value.code == 143 and not os.listdir(tmp_path) and sys.unraisablehook is hook

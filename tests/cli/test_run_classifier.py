@@ -396,9 +396,9 @@ def test_a_table_of_ones_own_in_csv(call, tmp_path):
     rows = rows_of(tmp_path / "out/predictions.tsv")
     assert [row["label"] for row in rows] == ["fine", "awful", "fine", "awful", "fine"]
     assert [row["line"] for row in rows] == list("23456")
-    # The folder knows its labels, whatever order another file brings them in.
+    # The folder knows its labels, whatever order another file brings them in, and in which column they are.
     (folder / "dev.csv").write_text('review,verdict\n"a ""bad"" one",awful\n')
-    status, errors, log = call("--do_eval", "--do_predict", **{**BARE, "data_dir": folder, "label_column": "verdict"})
+    status, errors, log = call("--do_eval", "--do_predict", **BARE, data_dir=folder)
     assert (status, errors) == (0, []) and rows_of(tmp_path / "out/predictions.tsv") == rows
 
 
