@@ -46,7 +46,8 @@ class SquadExample(typing.NamedTuple):
     """A question about a context, with what is known of its answer.
 
     `answers` are all the file's, as written; () for a question that `is_impossible` (2.0 only) or has none.
-    `orig_answer_text` and its first and last word in the context are what training learns; None where there is none.
+    `orig_answer_text`, its first and last word in the context and `answer_start`, the character of the context that it
+    was found at, are what training learns; None where there is none.
     `where` is the question's place in the file, such as "data[0].paragraphs[3].qas[1]".
     """
 
@@ -58,6 +59,7 @@ class SquadExample(typing.NamedTuple):
     start_position: int | None = None
     end_position: int | None = None
     orig_answer_text: str | None = None
+    answer_start: int | None = None
     where: str = ""
 
 
@@ -179,7 +181,8 @@ def _with_span(path, example, qa, notes):
         return None
     start, end = spans[0]
     return example._replace(start_position=max(example.context.word_at(start), 0),
-                            end_position=max(example.context.word_at(end - 1), 0), orig_answer_text=example.answers[0])
+                            end_position=max(example.context.word_at(end - 1), 0),
+                            orig_answer_text=example.answers[0], answer_start=start)
 
 
 def find_answer(text, answer, answer_start):

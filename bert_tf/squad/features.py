@@ -245,15 +245,18 @@ def find_max_context(starts, ends):
 def find_answer_tokens(example, document, tokenizer):
     """`(first, last)` of the tokens of an example's answer; None where it has no token.
 
-    Where the tokens of its words hold those of its text, they are the first such ones, else all: of "(1895-1943)."
-    only "1895". Source: the original's `_improve_answer_span`.
+    Where the tokens of its words hold those of its text, they are those, else all: of "(1895-1943)." only "1895".
+    Source: the original's `_improve_answer_span`, which takes the first of several such places; this the nearest to
+    where the answer is. In Chinese, where a sentence is one word, the first is often another.
     """
     first = int(np.searchsorted(document.words, example.start_position))
     last = int(np.searchsorted(document.words, example.end_position, side="right")) - 1
     held, wanted = document.input_ids[first:last + 1].tolist(), tokenizer.encode(example.orig_answer_text)
-    for place in range(len(held) + 1 - len(wanted)):
-        if wanted and held[place:place + len(wanted)] == wanted:
-            return first + place, first + place + len(wanted) - 1
+    places = [first + place for place in range(len(held) + 1 - len(wanted))
+              if wanted and held[place:place + len(wanted)] == wanted]
+    if places:
+        first = min(places, key=lambda place: abs(document.char_starts[place] - example.answer_start))
+        last = first + len(wanted) - 1
     return (first, last) if held else None
 
 

@@ -132,12 +132,12 @@ def test_fields_of_an_example(tmp_path):
     path = file_of(tmp_path, qa("John Smith", 15), qa("1895", 0, id="r"), context="The leader was John Smith (1895).")
     first, second = examples.read(path, True, False)
     assert first.context is second.context
-    assert first[3:] == (("John Smith",), False, 3, 4, "John Smith", "data[0].paragraphs[0].qas[0]")
-    assert second[3:] == (("1895",), False, 5, 5, "1895", "data[0].paragraphs[0].qas[1]")
+    assert first[3:] == (("John Smith",), False, 3, 4, "John Smith", 15, "data[0].paragraphs[0].qas[0]")
+    assert second[3:] == (("1895",), False, 5, 5, "1895", 27, "data[0].paragraphs[0].qas[1]")
     with_space, = examples.read(file_of(tmp_path, qa("John ", 15)), True, False)
     assert (with_space.start_position, with_space.end_position) == (3, 3)
     path = file_of(tmp_path, qa("John Smith", 15))
-    assert examples.read(path, False, False)[0][3:8] == (("John Smith",), False, None, None, None)
+    assert examples.read(path, False, False)[0][3:9] == (("John Smith",), False, None, None, None, None)
 
 
 def test_all_answers_are_kept_and_the_first_is_learned(tmp_path, caplog):

@@ -107,10 +107,11 @@ def replay_answer(example, pieces, tokenizer):
     words = range(example.start_position, example.end_position + 1)
     inside = [place for place, (_, word) in enumerate(pieces) if word in words]
     wanted = tokenizer.tokenize(example.orig_answer_text)
-    for first in inside:
-        for last in reversed(inside):
-            if wanted and [piece for piece, _ in pieces[first:last + 1]] == wanted:
-                return first, last
+    held = [(first, last) for first in inside for last in inside
+            if wanted and [piece for piece, _ in pieces[first:last + 1]] == wanted]
+    if held:
+        _, spans = tokenizer.encode_with_offsets(example.context.text)
+        return min(held, key=lambda places: abs(spans[places[0]][0] - example.answer_start))
     return (inside[0], inside[-1]) if inside else None
 
 
@@ -134,7 +135,8 @@ def test_windows_are_those_of_the_replay(tiny, data, text, question, room, doc_s
         start = data.draw(st.integers(0, len(text)))
         answer = text[start:start + data.draw(st.integers(1, 20))]
         words = [max(context.word_at(place), 0) for place in (start, start + max(len(answer), 1) - 1)]
-        rows.append(rows[0]._replace(start_position=words[0], end_position=words[1], orig_answer_text=answer))
+        rows.append(rows[0]._replace(start_position=words[0], end_position=words[1], orig_answer_text=answer,
+                                     answer_start=start))
     lengths = max_query_length + 3 + room, doc_stride, max_query_length
     made = features.convert(rows, "", tiny, *lengths, True)
     wanted = [(number, window) for number, row in enumerate(rows) for window in replay(row, tiny, *lengths)]
@@ -206,8 +208,11 @@ class Letters:
 def row(text, question="?", answer=None, **more):
     """An example whose answer is the word `answer` of a text."""
     context = Context.of(text)
-    at = {} if answer is None else {"start_position": context.doc_tokens.index(answer), "orig_answer_text": answer,
-                                    "end_position": context.doc_tokens.index(answer)}
+    at = {}
+    if answer is not None:
+        word = context.doc_tokens.index(answer)
+        at = {"start_position": word, "end_position": word, "orig_answer_text": answer,
+              "answer_start": context.word_starts[word]}
     return SquadExample("q", question, context, where="data[0]", **at, **more)
 
 
@@ -321,6 +326,15 @@ def test_a_small_file_starts_no_process(monkeypatch):
     for number in (14, 15):
         features.convert(ROWS[:1] * number, "", Letters(), 8, 2, 3, True, 3)
     assert started == [1, 3]
+
+
+def test_of_several_places_in_a_word_the_answers_own_is_learned():
+    """In Chinese a sentence is one word."""
+    context = Context.of("abcabcab")
+    for start in (0, 3, 6):
+        example = SquadExample("q", "?", context, ("ab",), False, 0, 0, "ab", start)
+        made = features.convert([example], "", Letters(), 20, 8, 3, True)
+        assert (made.start_positions - 3, made.end_positions - 3) == (start, start + 1)
 
 
 def test_processes_that_convert_examples_do_not_load_tensorflow():
