@@ -12,14 +12,21 @@ import sys
 import pytest
 
 from bert_tf import checkpoint, modeling
-from bert_tf.cli import convert_checkpoint, create_pretraining_data, extract_features, run_classifier, run_pretraining
+from bert_tf.cli import (
+    convert_checkpoint,
+    create_pretraining_data,
+    extract_features,
+    run_classifier,
+    run_pretraining,
+    run_squad,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RELEASED = "uncased_L-12_H-768_A-12"
 DOORS = {"convert_checkpoint.py": convert_checkpoint, "create_pretraining_data.py": create_pretraining_data,
          "extract_features.py": extract_features, "run_classifier.py": run_classifier,
-         "run_pretraining.py": run_pretraining}
+         "run_pretraining.py": run_pretraining, "run_squad.py": run_squad}
 
 
 def blocks(language):
@@ -41,7 +48,8 @@ def folder(tmp_path_factory, goldens):
     (folder / "my_model/bert_config.json").write_text(config)
     (folder / RELEASED).mkdir()
     shutil.copy(goldens / "tiny_ckpt/vocab.txt", folder / RELEASED / "vocab.txt")
-    tiny = json.loads((goldens / "tiny_ckpt/bert_config.json").read_text()) | {"num_hidden_layers": 4}
+    tiny = json.loads((goldens / "tiny_ckpt/bert_config.json").read_text()) | {
+        "num_hidden_layers": 4, "max_position_embeddings": 512}
     (folder / RELEASED / "bert_config.json").write_text(json.dumps(tiny))
     model = modeling.BertForPreTraining(modeling.BertConfig.from_dict(tiny))
     checkpoint.write(folder / RELEASED / "bert_model.ckpt", {weight.path: weight for weight in model.weights})
@@ -49,6 +57,7 @@ def folder(tmp_path_factory, goldens):
     (folder / "reviews").mkdir()
     for split in ("train", "dev"):
         (folder / f"reviews/{split}.csv").write_text("text,verdict\n" + '"a, b",good\nc,bad\n' * 3)
+    make_squad(folder / "squad")
     (folder / "input.txt").write_text("a short line\nanother ||| pair\n")
     return folder
 
@@ -59,6 +68,16 @@ def make_mrpc(folder):
     for split, head in (("train", "Quality"), ("dev", "Quality"), ("test", "index")):
         rows = [f"{number % 2}\t{number}\t{number}\tsome text {number}\tsome other text" for number in range(6)]
         (folder / f"{split}.tsv").write_text("\n".join([f"{head}\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows]) + "\n")
+
+
+def make_squad(folder):
+    """Files in the form of SQuAD 2.0, of two questions each."""
+    folder.mkdir()
+    qas = [{"id": "a", "question": "who?", "is_impossible": False, "answers": [{"text": "you", "answer_start": 0}]},
+           {"id": "b", "question": "when?", "is_impossible": True, "answers": []}]
+    for split in ("train", "dev"):
+        (folder / f"{split}-v2.0.json").write_text(json.dumps(
+            {"data": [{"paragraphs": [{"context": "you did it", "qas": qas}]}]}))
 
 
 @pytest.mark.parametrize("command", commands())
@@ -82,7 +101,7 @@ def test_commands_left_what_the_readme_says(folder):
 
 def test_python(folder, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(folder)
-    code, _ = blocks("python")[::-1]
+    *_, code = blocks("python")
     (tmp_path / "readme.py").write_text(code)
     names = runpy.run_path(str(tmp_path / "readme.py"))
     assert "71/71 restored" in capsys.readouterr().out
@@ -92,11 +111,21 @@ def test_python(folder, monkeypatch, tmp_path, capsys):
 
 def test_python_that_asks_a_predictor(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    code, _ = blocks("python")
+    code, *_ = blocks("python")
     names = {}
     exec(code, names)
     answers = names["predictor"](["One text.", ("The first of a pair.", "The second.")])
     assert [set(answer) for answer in answers] == [{"label", "probabilities", "truncated"}] * 2
+
+
+def test_python_that_asks_a_question(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    _, code, _ = blocks("python")
+    names = {}
+    exec(code, names)
+    (answer,) = names["reader"]([("who?", "you did it")])
+    assert set(answer) == {"text", "start", "end", "probability", "no_answer_probability", "truncated"}
+    assert answer["text"] in "you did it"
 
 
 def test_first_steps_are_scripts_that_exist():
