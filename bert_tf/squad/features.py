@@ -13,6 +13,7 @@ import numpy as np
 
 from bert_tf import packing, parallel
 from bert_tf.errors import UserError
+from bert_tf.windows import find_max_context
 
 logger = logging.getLogger("bert_tf")
 
@@ -223,23 +224,6 @@ def cut_windows(num_tokens, room, doc_stride):
     stride = min(doc_stride, room)
     starts = range(0, max(num_tokens - room, 0) + stride, stride) if num_tokens else ()
     return list(starts), [min(start + room, num_tokens) for start in starts]
-
-
-def find_max_context(starts, ends):
-    """For each token the window int32 [D] that has most tokens on both sides of it.
-
-    A window's score for a token is the smaller of the numbers of tokens before and after it there, and 0.01 of the
-    window's length; of equal ones the first is taken. Source: the original.
-    """
-    num_tokens = ends[-1] if ends else 0
-    best, scores = np.zeros(num_tokens, np.int32), np.full(num_tokens, -1.0)
-    for number, (start, end) in enumerate(zip(starts, ends)):
-        before = np.arange(end - start)
-        score = np.minimum(before, before[::-1]) + 0.01 * (end - start)
-        is_better = score > scores[start:end]
-        best[start:end][is_better] = number
-        scores[start:end][is_better] = score[is_better]
-    return best
 
 
 def find_answer_tokens(example, document, tokenizer):
