@@ -57,6 +57,16 @@ def test_mistakes_by_hand(tmp_path):
          r"… met Bob\\ at the Royal Society in May [ 北京 . ]"]]
 
 
+@pytest.mark.parametrize("before, after", [(0, 0), (8, 8), (9, 8), (8, 9)])
+def test_the_words_around_a_mistake(tmp_path, before, after):
+    tokens = ["b"] * before + ["x"] + ["a"] * after
+    sentence = examples.Sentence(tokens, ["O"] * len(tokens), [1] * len(tokens), 0)
+    reports.write_mistakes(tmp_path / "m.tsv", [sentence], [[(None, Entity("X", before, before + 1))]])
+    quoted = (tmp_path / "m.tsv").read_text("utf-8").removesuffix("\n").split("\t")[-1]
+    assert quoted == " ".join(["…"] * (before == 9) + ["b"] * min(before, 8) + ["[ x ]"] + ["a"] * min(after, 8)
+                              + ["…"] * (after == 9))
+
+
 def test_a_report_on_plain_labels(tmp_path):
     sentences = [examples.Sentence(["a", "b\tc", "d"], ["DET", "NN", "NN"], [1, 2, 3], 0)]
     reports.write(tmp_path, "dev.tsv", sentences, [["DET", "NN", "NN"]], [["DET", "VB", "NN"]], "plain")
@@ -95,7 +105,7 @@ def test_pairs_by_hand(gold, predicted, expected):
 
 
 @hypothesis.given(st.lists(PAIRS, min_size=1, max_size=4))
-@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.settings(deadline=None, max_examples=100)
 def test_the_matrix_counts_every_entity_once(sentences):
     gold, predicted = ([[both[side] for both in sentence] for sentence in sentences] for side in (0, 1))
     pairs = [reports.pair(answers.entities(labels), answers.entities(said)) for labels, said in zip(gold, predicted)]
