@@ -32,7 +32,8 @@ def build_predict(model, objective, names, make_batch, runtime, sizes):
     @tf.function(input_signature=[tuple({name: tf.TensorSpec(INPUTS[name], tf.int32) for name in inputs}
                                         for _ in range(replicas))])
     def compute_all(parts):
-        outputs = strategy.run(compute, (per_replica(strategy, parts),))
+        # A compiled function itself would be compiled once for all replicas, and find the variables of others.
+        outputs = strategy.run(lambda batch: compute(batch), (per_replica(strategy, parts),))
         return [strategy.experimental_local_results(output) for output in outputs]
 
     compute_parts = compute_all.get_concrete_function()

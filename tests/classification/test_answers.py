@@ -11,7 +11,8 @@ from bert_tf.runtime import Runtime
 
 
 @pytest.mark.parametrize("batch_size, settings", [
-    (8, {}), (5, {}), (100, {}), (8, {"xla": True}), (3, {"strategy": "mirrored", "virtual_devices": 2})])
+    (8, {}), (5, {}), (100, {}), (8, {"xla": True}), (3, {"strategy": "mirrored", "virtual_devices": 2}),
+    (8, {"strategy": "mirrored", "virtual_devices": 2, "xla": True})])
 def test_recorded_predictions_in_the_order_of_the_file_whatever_the_batches(shared, batch_size, settings):
     tiny, task, runtime = shared("goldens/tiny_ckpt"), tasks.find("MRPC"), Runtime(**settings)
     path, table = examples.find_table(task, "test", shared("goldens/glue_data/MRPC"))
