@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_tf import files, prediction
 from bert_tf.classification.features import make_batch
+from bert_tf.reporting import escape
 
 
 def build_predict(model, objective, runtime, sizes):
@@ -56,11 +57,6 @@ def names(task, decided):
         separated = [label.replace(",", "\\,") for label in labels]
         return [",".join(itertools.compress(separated, row)) for row in np.asarray(decided, bool).tolist()]
     return [labels[number] for number in decided.tolist()]
-
-
-def escape(text):
-    """A text as one cell of a table: tabs and ends of lines as \\t, \\n and \\r, a backslash doubled."""
-    return text.translate({ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"})
 
 
 def write_test_results(path, values):

@@ -7,22 +7,18 @@ import importlib.util
 import logging
 import os
 import typing
-import unicodedata
-import warnings
 
 import numpy as np
 
-from bert_tf import files
+from bert_tf import files, reporting
 from bert_tf.classification import answers, scores
+from bert_tf.reporting import align, escape
 
 logger = logging.getLogger("bert_tf")
 
 NAMES = REPORT, CONFUSION, MISTAKES = "report{}.txt", "confusion{}.png", "mistakes{}.tsv"
 NUM_MISTAKES = 20
 NONE = "none"  # the column of examples that no label was predicted for
-CELL = 0.42  # inches of a class in the picture
-MOST_NUMBERED = 40  # classes whose counts stand in the picture; of more, the colours alone
-LONGEST_NAME = 24  # characters of a label in the picture
 FEWEST_SCORES = 0.01  # a spread of predicted scores below so much of the true ones' is none
 
 
@@ -63,7 +59,7 @@ def make_report(task, decided, label_ids):
     several = task.kind == "multi"
     right = (decided == label_ids).all(axis=1) if several else decided == label_ids
     table = [["", "precision", "recall", "f1", "examples"]]
-    labels = [answers.escape(label) for label in task.labels]
+    labels = [escape(label) for label in task.labels]
     for label, (*values, count) in zip(labels, scores.by_class(label_ids, decided, task.num_classes)):
         table.append([label, *(f"{value:.4f}" for value in values), f"{count:.0f}"])
     for average in ("micro", "macro") if several else ("macro",):
@@ -76,21 +72,6 @@ def make_report(task, decided, label_ids):
     return (f"{task.name}: {len(right)} examples, {np.mean(right):.4f} of them {'wholly ' * several}right\n\n"
             f"{align(table)}\nOf the examples of a label (row), how many were taken for which (column):\n\n"
             f"{align(matrix)}")
-
-
-def align(table):
-    """Rows of cells as lines of text: the first column flush left, the others flush right."""
-    def width(text):
-        # Chinese characters and their like take two places.
-        return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
-
-    widths = [max(map(width, column)) for column in zip(*table)]
-    lines = []
-    for first, *others in table:
-        cells = [first + " " * (widths[0] - width(first))]
-        cells += [" " * (most - width(cell)) + cell for cell, most in zip(others, widths[1:])]
-        lines.append("  ".join(cells).rstrip() + "\n")
-    return "".join(lines)
 
 
 def confusion(task, decided, label_ids):
@@ -106,29 +87,10 @@ def confusion(task, decided, label_ids):
 
 
 def draw_confusion(path, task, counts):
-    """A picture of `confusion`: the colour is the part of a row, the number how many."""
-    from matplotlib.figure import Figure
-
-    height, width = counts.shape
-    extent = min(height, 70) * CELL
-    figure = Figure(figsize=(extent * width / height + 3.5, extent + 2.5), layout="constrained")
-    axes = figure.add_subplot()
-    parts = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    image = axes.imshow(parts, cmap="Blues", vmin=0.0, vmax=1.0)
-    figure.colorbar(image, label="part of the row", shrink=0.6)
+    """A picture of `confusion`."""
     # Numbers too, for scripts that the picture's font cannot write.
-    ticks = [f"{number} {answers.escape(label)}" for number, label in enumerate(task.labels)] + [NONE]
-    ticks = [tick if len(tick) <= LONGEST_NAME else tick[:LONGEST_NAME - 1] + "…" for tick in ticks]
-    every = -(-width // 70)
-    axes.set_yticks(range(0, height, every), ticks[:height:every], parse_math=False)
-    axes.set_xticks(range(0, width, every), ticks[:width:every], parse_math=False, rotation=90)
-    axes.set(xlabel="predicted", ylabel="label")
-    for row, column in np.argwhere(counts) if height <= MOST_NUMBERED else ():
-        axes.text(column, row, counts[row, column], ha="center", va="center", fontsize=8 if height <= 12 else 6,
-                  color="white" if parts[row, column] > 0.5 else "black", in_layout=False)
-    with files.replacing(path, "wb") as file, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")
-        figure.savefig(file, format="png", dpi=110)
+    names = [f"{number} {escape(label)}" for number, label in enumerate(task.labels)]
+    reporting.draw_confusion(path, counts, [*names, NONE][:counts.shape[1]], "label")
 
 
 def find_mistakes(task, logits, label_ids, count=NUM_MISTAKES):
@@ -152,7 +114,7 @@ def _find_wrong_labels(task, logits, decided, holds, count):
     mistakes = []
     for place in _greatest(sizes.ravel(), (decided != holds).ravel(), count):
         number, label = divmod(place, task.num_classes)
-        name = answers.escape(task.labels[label])
+        name = escape(task.labels[label])
         gold, predicted = (name, f"not {name}") if holds[number, label] else (f"not {name}", name)
         mistakes.append(Mistake(number, gold, predicted, sizes[number, label]))
     return mistakes
@@ -174,7 +136,7 @@ def write_mistakes(path, task, mistakes, lines, examples):
         file.write("\t".join(header + ["text_b"] * pairs) + "\n")
         for number, gold, predicted, size in mistakes:
             texts = [found[number].text_a] + [found[number].text_b or ""] * pairs
-            file.write("\t".join([str(lines[number]), gold, predicted, f"{size:.6f}", *map(answers.escape, texts)])
+            file.write("\t".join([str(lines[number]), gold, predicted, f"{size:.6f}", *map(escape, texts)])
                        + "\n")
 
 

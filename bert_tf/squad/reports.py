@@ -8,6 +8,7 @@ import logging
 import numpy as np
 
 from bert_tf import files
+from bert_tf.reporting import escape
 
 logger = logging.getLogger("bert_tf")
 
@@ -34,15 +35,10 @@ def write_mistakes(path, examples, answers, num_windows, scores, count=NUM_MISTA
         file.write("\t".join(header + ["null_odds"] * with_odds) + "\n")
         for number in wrong[:count].tolist():
             example, answer = examples[number], answers[number]
-            golds = "|".join(_escape(gold).replace("|", "\\|") for gold in dict.fromkeys(example.answers))
-            row = [_escape(example.qas_id), _escape(example.question_text), golds, _escape(answer.text),
+            golds = "|".join(escape(gold).replace("|", "\\|") for gold in dict.fromkeys(example.answers))
+            row = [escape(example.qas_id), escape(example.question_text), golds, escape(answer.text),
                    f"{exact[number]:.0f}", f"{f1[number]:.4f}", str(num_windows[number]),
                    f"{probabilities[number]:.6f}"]
             if with_odds:
                 row.append(f"{answer.null_odds:.6f}")
             file.write("\t".join(row) + "\n")
-
-
-def _escape(text):
-    """A text as one cell of a table: tabs and ends of lines as \\t, \\n and \\r, a backslash doubled."""
-    return text.translate({ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"})

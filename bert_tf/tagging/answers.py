@@ -9,6 +9,7 @@ import typing
 import numpy as np
 
 from bert_tf import files
+from bert_tf.reporting import escape
 from bert_tf.tagging import examples
 from bert_tf.tagging.features import make_batch
 
@@ -89,11 +90,6 @@ def entities(labels, strict=False):
 def words(labels):
     """Every word of a sentence as an `Entity` of the type that its label names: what is found of plain labels."""
     return [Entity(label, place, place + 1) for place, label in enumerate(labels)]
-
-
-def escape(text):
-    """A text as one cell of a table: tabs and ends of lines as \\t, \\n and \\r, a backslash doubled."""
-    return text.translate({ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"})
 
 
 def write_predictions(path, source_path, sentences, predicted):

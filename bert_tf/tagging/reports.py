@@ -8,23 +8,18 @@ import importlib.util
 import itertools
 import logging
 import os
-import unicodedata
-import warnings
 
 import numpy as np
 
 from bert_tf import files
+from bert_tf.reporting import align, draw_confusion, escape
 from bert_tf.tagging import scores
-from bert_tf.tagging.answers import escape
 
 logger = logging.getLogger("bert_tf")
 
 NAMES = REPORT, CONFUSION, MISTAKES = "report{}.txt", "confusion{}.png", "mistakes{}.tsv"
 NONE = "none"  # what stands in a matrix for the type None
 AROUND = 8  # words before and after a mistake that are quoted
-CELL = 0.42  # inches of a type in the picture
-MOST_NUMBERED = 40  # types whose counts stand in the picture; of more, the colours alone
-LONGEST_NAME = 24  # characters of a type in the picture
 COLUMNS = "line", "mistake", "gold_type", "gold", "predicted_type", "predicted", "words"
 
 
@@ -45,7 +40,7 @@ def write(folder, name, sentences, gold, predicted, scheme, suffix=""):
     if importlib.util.find_spec("matplotlib") is None:
         logger.info("no %s: matplotlib is not installed (pip install 'bert_tf[plot]')", path(CONFUSION))
     else:
-        draw_confusion(path(CONFUSION), types, counts)
+        draw_confusion(path(CONFUSION), counts, _labels(types), "gold")
     write_mistakes(path(MISTAKES), sentences, pairs)
 
 
@@ -110,48 +105,8 @@ def confusion(types, pairs):
 
 
 def _labels(types):
-    """The types as a matrix names them, by numbers too."""
+    """The types as a matrix names them, by numbers too for scripts that the picture's font cannot write."""
     return [NONE if each is None else f"{number} {escape(each)}" for number, each in enumerate(types)]
-
-
-def align(table):
-    """Rows of cells as lines of text: the first column flush left, the others flush right."""
-    def width(text):
-        # Chinese characters and their like take two places.
-        return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
-
-    widths = [max(map(width, column)) for column in zip(*table)]
-    lines = []
-    for first, *others in table:
-        cells = [first + " " * (widths[0] - width(first))]
-        cells += [" " * (most - width(cell)) + cell for cell, most in zip(others, widths[1:])]
-        lines.append("  ".join(cells).rstrip() + "\n")
-    return "".join(lines)
-
-
-def draw_confusion(path, types, counts):
-    """A picture of `confusion`: the colour is the part of a row, the number how many."""
-    from matplotlib.figure import Figure
-
-    size = len(types)
-    extent = min(size, 70) * CELL
-    figure = Figure(figsize=(extent + 3.5, extent + 2.5), layout="constrained")
-    axes = figure.add_subplot()
-    parts = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    image = axes.imshow(parts, cmap="Blues", vmin=0.0, vmax=1.0)
-    figure.colorbar(image, label="part of the row", shrink=0.6)
-    # Numbers too, for scripts that the picture's font cannot write.
-    ticks = [tick if len(tick) <= LONGEST_NAME else tick[:LONGEST_NAME - 1] + "…" for tick in _labels(types)]
-    every = -(-size // 70)
-    axes.set_yticks(range(0, size, every), ticks[::every], parse_math=False)
-    axes.set_xticks(range(0, size, every), ticks[::every], parse_math=False, rotation=90)
-    axes.set(xlabel="predicted", ylabel="gold")
-    for row, column in np.argwhere(counts) if size <= MOST_NUMBERED else ():
-        axes.text(column, row, counts[row, column], ha="center", va="center", fontsize=8 if size <= 12 else 6,
-                  color="white" if parts[row, column] > 0.5 else "black", in_layout=False)
-    with files.replacing(path, "wb") as file, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")
-        figure.savefig(file, format="png", dpi=110)
 
 
 def write_mistakes(path, sentences, pairs):
