@@ -16,7 +16,8 @@ INFO = "model.json"
 KINDS = {"task": (str,), "labels": (list,), "max_seq_length": (int,), "do_lower_case": (bool,),
          "strip_accents": (bool, type(None)), "kind": (str,), "pooling": (str,), "best_checkpoint": (str,),
          "doc_stride": (int,), "max_query_length": (int,), "version_2_with_negative": (bool,),
-         "null_score_diff_threshold": (int, float), "language": (str,), "columns": (dict,)}
+         "null_score_diff_threshold": (int, float), "language": (str,), "columns": (dict,),
+         "document_context": (bool,), "scheme": (str,)}
 
 
 def find(path):

@@ -319,3 +319,41 @@ class BertForQuestionAnswering(keras.Model):
     def from_config(cls, config):
         dtype = keras.saving.deserialize_keras_object(config["dtype"])
         return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertForTokenClassification(keras.Model):
+    """The encoder with a linear classifier over each token.
+
+    Called as `BertModel` -> a dictionary of `logits` float32 [B, S, C], which say nothing for padding. `dropout_prob`
+    is the classifier's own, whatever the configuration says.
+    """
+
+    def __init__(self, config, num_classes, dropout_prob=0.1, name="bert_for_token_classification", **kwargs):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.config = config
+        self.num_classes = num_classes
+        self.dropout_prob = dropout_prob
+        self.bert = BertModel(config, dtype=self.dtype_policy)
+        self.classifier = LinearHead(config, num_classes, name="classifier", dtype=self.dtype_policy)
+        self.built = True
+
+    def call(self, input_ids, input_mask=None, token_type_ids=None, token_indices=None, dropout_key=None,
+             training=False):
+        if isinstance(input_ids, dict):
+            return self.call(**input_ids, dropout_key=dropout_key, training=training)
+        dropout_key = self.bert._dropout_key(dropout_key) if training else None
+        rows = self.bert(input_ids, input_mask, token_type_ids, token_indices=token_indices, dropout_key=dropout_key,
+                         training=training)["sequence_output"]
+        site = 1 + 3 * self.config.num_hidden_layers  # the first dropout site beyond the encoder's
+        kept = dropout(tf.reshape(rows, [-1, self.config.hidden_size]), self.dropout_prob, dropout_key, site)
+        return {"logits": tf.reshape(self.classifier(kept), [*tf.unstack(tf.shape(input_ids)), self.num_classes])}
+
+    def get_config(self):
+        return {"config": self.config.to_dict(), "num_classes": self.num_classes, "dropout_prob": self.dropout_prob,
+                "name": self.name, "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
+
+    @classmethod
+    def from_config(cls, config):
+        dtype = keras.saving.deserialize_keras_object(config["dtype"])
+        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})

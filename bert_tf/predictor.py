@@ -3,6 +3,8 @@
 Shapes: N texts, C classes.
 """
 
+import re
+
 from bert_tf import batching, checkpoint, model_dir, modeling
 from bert_tf.classification import answers, features, tasks
 from bert_tf.classification.objective import build_objective
@@ -12,22 +14,26 @@ from bert_tf.squad import answers as squad_answers
 from bert_tf.squad import examples as squad_examples
 from bert_tf.squad import features as squad_features
 from bert_tf.squad import outputs as squad_outputs
-from bert_tf.squad.objective import Objective
+from bert_tf.squad.objective import Objective as SquadObjective
+from bert_tf.tagging import answers as tagging_answers
+from bert_tf.tagging import features as tagging_features
+from bert_tf.tagging import scores as tagging_scores
+from bert_tf.tagging.objective import Objective as TaggingObjective
 
 
 class Predictor:
-    """The model in a folder that run_classifier.py or run_squad.py left, loaded once to answer many times.
+    """The model in a folder that run_classifier.py, run_squad.py or run_ner.py left, loaded once to answer many times.
 
-    `Predictor(folder)` is a `Classifier` or a `QuestionAnswerer`, which say what they take and give. `folder` may be a
-    checkpoint's prefix too. `use_ema` takes the moving averages of the weights. Texts of like length share a batch of
-    at most `batch_size`; the same texts in batches of the same size give the same bits as the script does. It is
-    traced once for all lengths (with `xla` compiled once for each of a few shapes), and threads may share it.
+    `Predictor(folder)` is a `Classifier`, `QuestionAnswerer` or `Tagger`, which say what they take and give. `folder`
+    may be a checkpoint's prefix too. `use_ema` takes the moving averages of the weights. Texts of like length share a
+    batch of at most `batch_size`; the same texts in batches of the same size give the same bits as the script does. It
+    is traced once for all lengths (with `xla` compiled once for each of a few shapes), and threads may share it.
     `UserError` for a folder of another kind or one whose head was never trained, and for what is no text.
     """
 
     def __new__(cls, folder, *settings, **named):
         kind = model_dir.read_info(model_dir.find(folder)).get("kind")
-        return super().__new__(QuestionAnswerer if kind == QuestionAnswerer.KIND else Classifier)
+        return super().__new__({QuestionAnswerer.KIND: QuestionAnswerer, Tagger.KIND: Tagger}.get(kind, Classifier))
 
     def __init__(self, folder, precision="float32", xla=False, batch_size=8, use_ema=False):
         if batch_size < 1:
@@ -166,7 +172,7 @@ class QuestionAnswerer(Predictor):
         return modeling.BertForQuestionAnswering(self.config, dtype=policy)
 
     def _build_predict(self, model, runtime, sizes):
-        return squad_outputs.build_predict(model, Objective(), runtime, sizes)
+        return squad_outputs.build_predict(model, SquadObjective(), runtime, sizes)
 
     def _describe(self, answer):
         start, end = answer.span or (None, None)
@@ -174,6 +180,76 @@ class QuestionAnswerer(Predictor):
         if self._settings.version_2_with_negative:
             found["no_answer_probability"] = answer.null_probability
         return found
+
+
+class Tagger(Predictor):
+    """The `Predictor` on a folder of run_ner.py.
+
+    `predictor([text, [word, ...], ...])` -> a list with a dictionary for each, in the same order. A text is split at
+    white space; words may be given as a list instead.
+
+      words          the words
+      labels         the likeliest label of each
+      probabilities  the probability of that
+      entities       of labels that make entities: a dictionary for each, with its `type`, its `text` (words joined by
+                     blanks), `start` and `end`, its first character in the text and the one behind its last (of words
+                     given as a list: word numbers), and `score`, the least probability of its labels
+    """
+
+    KIND = "tags"
+    LEAST = tagging_features.SPECIAL + 1
+
+    def __call__(self, texts):
+        if isinstance(texts, (str, bytes)):
+            raise UserError("give a list of texts, also of a single one: [text] or [[word, ...]]")
+        asked = [_words(number, text) for number, text in enumerate(texts, start=1)]
+        made = tagging_features.of_sentences([words for words, _ in asked], self.tokenizer, self.max_seq_length,
+                                             self._info["doc_stride"])
+        probabilities = tagging_answers.probabilities(self._predict(made, self.batch_size))
+        decided = tagging_answers.decisions(probabilities)
+        likely = probabilities.max(axis=1, initial=0.0).tolist()
+        found, place = [], 0
+        for words, spans in asked:
+            here = slice(place, place := place + len(words))
+            labels = [self._info["labels"][number] for number in decided[here].tolist()]
+            found.append(self._describe(words, spans, labels, likely[here]))
+        return found
+
+    def _read_info(self, prefix):
+        info = model_dir.read_info(prefix)
+        missing = [name for name in ("max_seq_length", "doc_stride", "labels", "scheme") if name not in info]
+        if missing:
+            raise UserError(f"{prefix}: {model_dir.INFO} beside it lacks {', '.join(missing)}; fine-tune the model "
+                            "with run_ner.py")
+        return info
+
+    def _take(self, info, prefix):
+        self._info = info
+
+    def _build_model(self, info, policy):
+        return modeling.BertForTokenClassification(self.config, len(info["labels"]), dtype=policy)
+
+    def _build_predict(self, model, runtime, sizes):
+        return tagging_answers.build_predict(model, TaggingObjective(len(self._info["labels"])), runtime, sizes)
+
+    def _describe(self, words, spans, labels, likely):
+        found = {"words": words, "labels": labels, "probabilities": likely}
+        if self._info["scheme"] == tagging_scores.PLAIN:
+            return found
+        entities = [{"type": entity.type, "text": " ".join(words[entity.start:entity.end]),
+                     "start": spans[entity.start][0], "end": spans[entity.end - 1][1],
+                     "score": min(likely[entity.start:entity.end])} for entity in tagging_answers.entities(labels)]
+        return {**found, "entities": entities}
+
+
+def _words(number, text):
+    """The words of a text or a list of words, and where each begins and ends in it."""
+    if isinstance(text, str):
+        found = list(re.finditer(r"\S+", text))
+        return [word[0] for word in found], [word.span() for word in found]
+    if not isinstance(text, (list, tuple)) or not all(isinstance(word, str) for word in text):
+        raise UserError(f"text {number} is {text!r:.100}, neither a text nor a list of words")
+    return list(text), [(place, place + 1) for place in range(len(text))]
 
 
 def _pairs(texts, config):

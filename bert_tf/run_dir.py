@@ -86,10 +86,10 @@ def _is_of_a_run(prefix):
     return os.path.basename(prefix).startswith(CHECKPOINT + "-")
 
 
-def write_results(folder, results):
+def write_results(folder, results, file_name=RESULTS):
     """Writes numbers as `name = value` lines, sorted by name, to the original's `eval_results.txt`, and logs them."""
     lines = [f"{name} = {results[name]!s}" for name in sorted(results)]
-    with files.replacing(os.path.join(folder, RESULTS)) as file:
+    with files.replacing(os.path.join(folder, file_name)) as file:
         file.write("\n".join(lines) + "\n")
     for line in lines:
         logger.info("  %s", line)

@@ -36,7 +36,7 @@ def write(path, paragraphs, **changes):
 
 @pytest.fixture(scope="module")
 def data(goldens, tmp_path_factory):
-    """Files of 12, 4 and 1 paragraphs, one of them long; the last has no impossible question. A config, a vocabulary."""
+    """Files of 12, 4 and 1 paragraphs, the last without an impossible question; a config, a vocabulary."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.RandomState(4)
     for name, lengths in (("train", [10] * 11 + [60]), ("dev", [9, 12, 90, 7])):
         write(folder / f"{name}.json", [paragraph(rng, number, length) for number, length in enumerate(lengths)])

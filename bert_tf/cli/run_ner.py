@@ -1,0 +1,88 @@
+"""Fine-tunes BERT to label words, such as those of named entities, evaluates it, and predicts.
+
+Trains on files of labelled words in --data_dir and writes checkpoints in the original's format to --output_dir, which
+is then a model of its own: for evaluating and predicting it needs no other flag than --data_dir. The same command
+again goes on where it stopped, or says that it is complete.
+"""
+
+from absl import flags
+
+from bert_tf import files
+from bert_tf.cli import app, common
+from bert_tf.errors import UserError
+
+FLAGS = (
+    ("string", "data_dir", None, "The folder with the files: train, dev (or devel, valid) and test, of any usual "
+     "ending, such as train.conll."),
+    ("string", "train_file", None, "The file to train on, in columns or JSON lines (default: the one in --data_dir)."),
+    ("string", "dev_file", None, "The file to evaluate on (default: the one in --data_dir)."),
+    ("string", "test_file", None, "The file to predict (default: the one in --data_dir)."),
+    ("string", "token_column", None, "The words' column by number from 0, or in JSON lines by name (default: found "
+     "out and said)."),
+    ("string", "label_column", None, "The labels' column, the same; -1 is the last."),
+    ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside the "
+     "checkpoint)."),
+    ("string", "vocab_file", None, "vocab.txt, a piece a line (default: the one beside the checkpoint)."),
+    ("string", "output_dir", None, "The folder for checkpoints and results."),
+    ("string", "init_checkpoint", None, "The checkpoint to start from: usually a pretrained BERT model."),
+    ("bool", "do_lower_case", None, "Lower-case the text: for uncased models (default: as the model's folder says, "
+     "else yes)."),
+    ("integer", "max_seq_length", None, "Tokens of a window, [CLS] and [SEP] included; longer sentences are read in "
+     "several (default: as the model's folder says, else 128)."),
+    ("integer", "doc_stride", None, "Tokens from the start of a window in a long sentence to that of the next "
+     "(default: as the model's folder says, else 64)."),
+    ("bool", "document_context", None, "Fill windows with the neighbouring sentences of the document (default: as the "
+     "model's folder says, else no)."),
+    ("bool", "do_train", False, "Whether to train."),
+    ("bool", "do_eval", False, "Whether to evaluate on the development file."),
+    ("bool", "do_predict", False, "Whether to predict the test file."),
+    ("integer", "train_batch_size", 32, "Windows in a training step."),
+    ("integer", "predict_batch_size", 8, "Windows in a prediction batch."),
+    ("float", "learning_rate", 5e-5, "The rate that warm-up rises to."),
+    ("float", "num_train_epochs", 3.0, "How often training goes through the data."),
+    ("float", "warmup_proportion", 0.1, "The part of all steps over which the rate rises from 0."),
+    ("bool", "original_steps", False, "Count steps as the original's scripts do, rounded down, without the short last "
+     "batch."),
+    ("bool", "allow_missing", False, "Accept a checkpoint that lacks variables of the model."),
+    ("bool", "allow_case_mismatch", False, "Accept a --do_lower_case that does not fit the model or its vocabulary."),
+    ("string", "features_dir", None, "Where features are kept for the next run (default: the user's cache; empty: "
+     "nowhere)."),
+    ("integer", "num_workers", 1, "Processes that make the features of a large file."),
+)
+
+
+def main(argv=None):
+    """Runs the script and returns its exit status."""
+    return app.main(define_flags, run, argv, __doc__)
+
+
+def define_flags(values):
+    """The script's own flags, and the ones that all training scripts share."""
+    common.define(values, FLAGS, common.FINE_TUNING, common.RUNTIME, common.STEP, common.FOLDER, common.OBSOLETE)
+    values.set_default("best_metric", "f1")
+    flags.mark_flags_as_required(["output_dir"], flag_values=values)
+
+
+def run(values):
+    """Checks the flags by themselves, then, with TensorFlow, does what they ask for."""
+    check_flags(values)
+    common.note_obsolete(values)
+    files.check_folder(values.output_dir, "output_dir")
+    app.keep_freed_memory()
+    app.load_tensorflow(values.virtual_devices)
+    from bert_tf.cli import tagging
+
+    tagging.run(values)
+
+
+def check_flags(values):
+    """`UserError` for flags that contradict themselves or each other; nothing is read for it."""
+    if not (values.do_train or values.do_eval or values.do_predict):
+        raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
+    for flag, asked in (("train_file", values.do_train), ("dev_file", values.do_eval or values.eval_every_steps),
+                        ("test_file", values.do_predict)):
+        if asked and not values[flag].value and values.data_dir is None:
+            raise UserError(f"--data_dir is missing: the folder with the files (or give --{flag})")
+    common.check_training_flags(values)
+    common.check_fine_tuning_flags(values)
+    common.require_at_least(values, 1, "doc_stride")
