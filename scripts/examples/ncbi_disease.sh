@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# NCBI-disease: which words of an abstract name a disease? Three seeds, each scored on the test file.
+#   bash scripts/examples/ncbi_disease.sh uncased_L-12_H-768_A-12 NCBI-disease-IOB results/ncbi_disease
+set -euo pipefail
+python run_ner.py --do_train --do_eval --init_checkpoint="$1" --data_dir="$2" --dev_file="$2/test.tsv" \
+  --output_dir="$3" --max_seq_length=128 --train_batch_size=32 --learning_rate=5e-5 --num_train_epochs=3 \
+  --num_seeds=3 --group_by_length
