@@ -17,6 +17,7 @@ from bert_tf.cli import (
     create_pretraining_data,
     extract_features,
     run_classifier,
+    run_ner,
     run_pretraining,
     run_squad,
 )
@@ -26,7 +27,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 RELEASED = "uncased_L-12_H-768_A-12"
 DOORS = {"convert_checkpoint.py": convert_checkpoint, "create_pretraining_data.py": create_pretraining_data,
          "extract_features.py": extract_features, "run_classifier.py": run_classifier,
-         "run_pretraining.py": run_pretraining, "run_squad.py": run_squad}
+         "run_pretraining.py": run_pretraining, "run_squad.py": run_squad,
+         "run_ner.py": run_ner}
 
 
 def blocks(language):
@@ -58,6 +60,9 @@ def folder(tmp_path_factory, goldens):
     for split in ("train", "dev"):
         (folder / f"reviews/{split}.csv").write_text("text,verdict\n" + '"a, b",good\nc,bad\n' * 3)
     make_squad(folder / "squad")
+    (folder / "ner").mkdir()
+    for split in ("train", "dev", "test"):
+        (folder / f"ner/{split}.conll").write_text("Ada B-PER\nsang O\n\nin O\nLondon B-LOC\n")
     (folder / "input.txt").write_text("a short line\nanother ||| pair\n")
     return folder
 
@@ -120,12 +125,21 @@ def test_python_that_asks_a_predictor(folder, monkeypatch):
 
 def test_python_that_asks_a_question(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    _, code, _ = blocks("python")
+    _, code, *_ = blocks("python")
     names = {}
     exec(code, names)
     (answer,) = names["reader"]([("who?", "you did it")])
     assert set(answer) == {"text", "start", "end", "probability", "no_answer_probability", "truncated"}
     assert answer["text"] in "you did it"
+
+
+def test_python_that_asks_for_names(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    code = blocks("python")[2]
+    names = {}
+    exec(code, names)
+    (answer,) = names["tagger"](["Ada sang in London"])
+    assert set(answer) == {"words", "labels", "probabilities", "entities"} and len(answer["labels"]) == 4
 
 
 def test_first_steps_are_scripts_that_exist():
