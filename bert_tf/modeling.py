@@ -197,8 +197,28 @@ class BertModel(keras.Model):
         return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
 
 
+class TaskModel(keras.Model):
+    """The encoder, on which a task's head stands; what every such model shares. `SETTINGS` name its own attributes."""
+
+    SETTINGS = ()
+
+    def __init__(self, config, name, **kwargs):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.config = config
+        self.bert = BertModel(config, dtype=self.dtype_policy)
+
+    def get_config(self):
+        return {"config": self.config.to_dict(), **{name: getattr(self, name) for name in self.SETTINGS},
+                "name": self.name, "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
+
+    @classmethod
+    def from_config(cls, config):
+        dtype = keras.saving.deserialize_keras_object(config["dtype"])
+        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
+
+
 @keras.saving.register_keras_serializable("bert_tf")
-class BertForPreTraining(keras.Model):
+class BertForPreTraining(TaskModel):
     """The encoder with the masked language model and next sentence heads.
 
     Called as `BertModel`, and with `masked_lm_positions` int32 [B, P]: adds `masked_lm_logits` float32 [B, P, V]
@@ -207,9 +227,7 @@ class BertForPreTraining(keras.Model):
     """
 
     def __init__(self, config, name="bert_for_pretraining", **kwargs):
-        super().__init__(name=name, autocast=False, **kwargs)
-        self.config = config
-        self.bert = BertModel(config, dtype=self.dtype_policy)
+        super().__init__(config, name, **kwargs)
         self.masked_lm = MaskedLmHead(config, dtype=self.dtype_policy)
         self.next_sentence = LinearHead(config, 2, scope=("cls", "seq_relationship"), name="next_sentence",
                                         dtype=self.dtype_policy)
@@ -229,18 +247,9 @@ class BertForPreTraining(keras.Model):
                 "masked_lm_logits": tf.reshape(logits, [batch, positions, self.config.vocab_size]),
                 "next_sentence_logits": self.next_sentence(outputs["pooled_output"])}
 
-    def get_config(self):
-        return {"config": self.config.to_dict(), "name": self.name,
-                "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
-
-    @classmethod
-    def from_config(cls, config):
-        dtype = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
-
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertForClassification(keras.Model):
+class BertForClassification(TaskModel):
     """The encoder with a linear classifier over the first token; with one class, a score.
 
     Called as `BertModel` -> a dictionary: `pooled_output` [B, H] and `logits` float32 [B, C]. `pooling` says what the
@@ -248,13 +257,13 @@ class BertForClassification(keras.Model):
     tokens. `dropout_prob` is the classifier's own, whatever the configuration says.
     """
 
+    SETTINGS = ("num_classes", "dropout_prob", "pooling")
+
     def __init__(self, config, num_classes, dropout_prob=0.1, pooling="cls", name="bert_for_classification", **kwargs):
-        super().__init__(name=name, autocast=False, **kwargs)
-        self.config = config
+        super().__init__(config, name, **kwargs)
         self.num_classes = num_classes
         self.dropout_prob = dropout_prob
         self.pooling = pooling
-        self.bert = BertModel(config, dtype=self.dtype_policy)
         self.classifier = LinearHead(config, num_classes, name="classifier", dtype=self.dtype_policy)
         self.built = True
 
@@ -274,19 +283,9 @@ class BertForClassification(keras.Model):
         kept = dropout(pooled_output, self.dropout_prob, dropout_key, site)
         return {"pooled_output": pooled_output, "logits": self.classifier(kept)}
 
-    def get_config(self):
-        return {"config": self.config.to_dict(), "num_classes": self.num_classes, "dropout_prob": self.dropout_prob,
-                "pooling": self.pooling, "name": self.name,
-                "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
-
-    @classmethod
-    def from_config(cls, config):
-        dtype = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
-
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertForQuestionAnswering(keras.Model):
+class BertForQuestionAnswering(TaskModel):
     """The encoder with a linear head that scores each token as the first and as the last of an answer.
 
     Called as `BertModel` -> a dictionary of `start_logits` and `end_logits`, float32 [B, S]. For padding they say
@@ -294,9 +293,7 @@ class BertForQuestionAnswering(keras.Model):
     """
 
     def __init__(self, config, name="bert_for_question_answering", **kwargs):
-        super().__init__(name=name, autocast=False, **kwargs)
-        self.config = config
-        self.bert = BertModel(config, dtype=self.dtype_policy)
+        super().__init__(config, name, **kwargs)
         self.span = LinearHead(config, 2, scope=("cls", "squad"), name="span", dtype=self.dtype_policy)
         self.built = True
 
@@ -311,30 +308,21 @@ class BertForQuestionAnswering(keras.Model):
         logits = tf.reshape(self.span(tf.reshape(rows, [-1, self.config.hidden_size])), [batch, length, 2])
         return dict(zip(("start_logits", "end_logits"), tf.unstack(logits, axis=2)))
 
-    def get_config(self):
-        return {"config": self.config.to_dict(), "name": self.name,
-                "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
-
-    @classmethod
-    def from_config(cls, config):
-        dtype = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
-
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertForTokenClassification(keras.Model):
+class BertForTokenClassification(TaskModel):
     """The encoder with a linear classifier over each token.
 
     Called as `BertModel` -> a dictionary of `logits` float32 [B, S, C], which say nothing for padding. `dropout_prob`
     is the classifier's own, whatever the configuration says.
     """
 
+    SETTINGS = ("num_classes", "dropout_prob")
+
     def __init__(self, config, num_classes, dropout_prob=0.1, name="bert_for_token_classification", **kwargs):
-        super().__init__(name=name, autocast=False, **kwargs)
-        self.config = config
+        super().__init__(config, name, **kwargs)
         self.num_classes = num_classes
         self.dropout_prob = dropout_prob
-        self.bert = BertModel(config, dtype=self.dtype_policy)
         self.classifier = LinearHead(config, num_classes, name="classifier", dtype=self.dtype_policy)
         self.built = True
 
@@ -348,12 +336,3 @@ class BertForTokenClassification(keras.Model):
         site = 1 + 3 * self.config.num_hidden_layers  # the first dropout site beyond the encoder's
         kept = dropout(tf.reshape(rows, [-1, self.config.hidden_size]), self.dropout_prob, dropout_key, site)
         return {"logits": tf.reshape(self.classifier(kept), [*tf.unstack(tf.shape(input_ids)), self.num_classes])}
-
-    def get_config(self):
-        return {"config": self.config.to_dict(), "num_classes": self.num_classes, "dropout_prob": self.dropout_prob,
-                "name": self.name, "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
-
-    @classmethod
-    def from_config(cls, config):
-        dtype = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})

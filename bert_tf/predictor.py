@@ -40,7 +40,11 @@ class Predictor:
             raise UserError(f"batch_size={batch_size} must be at least 1")
         runtime = Runtime(precision=precision, xla=xla, strategy="one")
         prefix = model_dir.find(folder)
-        info = self._read_info(prefix)
+        self._info = info = model_dir.read_info(prefix)
+        missing = [name for name in self.NEEDED if name not in info]
+        if missing:
+            raise UserError(f"{prefix}: {model_dir.INFO} beside it lacks {', '.join(missing)}: not the folder of a "
+                            f"{type(self).__name__}; fine-tune the model with {self.SCRIPT}")
         self.max_seq_length, self.batch_size = info["max_seq_length"], batch_size
         self.config = modeling.BertConfig.from_json_file(
             model_dir.find_file(prefix, model_dir.CONFIG, None, "bert_config_file"))
@@ -59,6 +63,9 @@ class Predictor:
             raise UserError(f"{prefix}: a head that was never trained cannot answer: {checkpoint.shorten(untrained)}")
         self._predict = self._build_predict(model, runtime, batching.Sizes(self.max_seq_length, xla))
 
+    def _take(self, info, prefix):
+        """Takes from what the folder says more than every model needs; `UserError` where it contradicts itself."""
+
 
 class Classifier(Predictor):
     """The `Predictor` on a folder of run_classifier.py.
@@ -72,6 +79,7 @@ class Classifier(Predictor):
       truncated      whether tokens were cut off
     """
 
+    SCRIPT, NEEDED = "run_classifier.py", ("task", "labels", "max_seq_length")
     LEAST = features.MIN_SEQ_LENGTH
 
     def __call__(self, texts):
@@ -87,20 +95,13 @@ class Classifier(Predictor):
         """The logits float32 [N, C] of `classification.features.Features`."""
         return self._predict(made, self.batch_size)
 
-    def _read_info(self, prefix):
-        info = model_dir.read_info(prefix)
-        missing = [name for name in ("task", "labels", "max_seq_length") if name not in info]
-        if missing or info.get("kind", "single") not in features.LABEL_TYPES:
-            raise UserError(f"{prefix}: not the folder of a classifier ({model_dir.INFO} beside it "
-                            f"{'lacks ' + ', '.join(missing) if missing else 'is of a ' + info['kind']}); fine-tune "
-                            "the model with run_classifier.py")
-        return info
-
     def _take(self, info, prefix):
-        labels = tuple(info["labels"])
+        labels, info_file = tuple(info["labels"]), f"{prefix}: {model_dir.INFO} beside it"
         kind = info.get("kind", "single" if labels else "regression")
+        if kind not in features.LABEL_TYPES:
+            raise UserError(f"{info_file} is of a {kind}, not of a classifier; fine-tune the model with "
+                            f"{self.SCRIPT}")
         self.task = tasks.Task(info["task"], {}, labels, kind=kind)
-        info_file = f"{prefix}: {model_dir.INFO} beside it"
         if not all(isinstance(label, str) for label in labels):
             raise UserError(f"{info_file} holds labels that are no names")
         if bool(labels) != (kind != "regression"):
@@ -138,6 +139,7 @@ class QuestionAnswerer(Predictor):
     """
 
     KIND = "span"
+    SCRIPT, NEEDED = "run_squad.py", ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
     LEAST = squad_features.SPECIAL + 2
 
     def __call__(self, texts):
@@ -153,17 +155,7 @@ class QuestionAnswerer(Predictor):
         return [{**self._describe(answer), "truncated": len(self.tokenizer.encode(question)) > limit}
                 for answer, (question, _) in zip(found, pairs)]
 
-    def _read_info(self, prefix):
-        info = model_dir.read_info(prefix)
-        missing = [name for name in ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative")
-                   if name not in info]
-        if missing:
-            raise UserError(f"{prefix}: {model_dir.INFO} beside it lacks {', '.join(missing)}; fine-tune the model "
-                            "with run_squad.py")
-        return info
-
     def _take(self, info, prefix):
-        self._info = info
         self._settings = squad_answers.Settings(
             version_2_with_negative=info["version_2_with_negative"], answer_text="offsets",
             null_score_diff_threshold=info.get("null_score_diff_threshold", 0.0))
@@ -197,6 +189,7 @@ class Tagger(Predictor):
     """
 
     KIND = "tags"
+    SCRIPT, NEEDED = "run_ner.py", ("max_seq_length", "doc_stride", "labels", "scheme")
     LEAST = tagging_features.SPECIAL + 1
 
     def __call__(self, texts):
@@ -214,17 +207,6 @@ class Tagger(Predictor):
             labels = [self._info["labels"][number] for number in decided[here].tolist()]
             found.append(self._describe(words, spans, labels, likely[here]))
         return found
-
-    def _read_info(self, prefix):
-        info = model_dir.read_info(prefix)
-        missing = [name for name in ("max_seq_length", "doc_stride", "labels", "scheme") if name not in info]
-        if missing:
-            raise UserError(f"{prefix}: {model_dir.INFO} beside it lacks {', '.join(missing)}; fine-tune the model "
-                            "with run_ner.py")
-        return info
-
-    def _take(self, info, prefix):
-        self._info = info
 
     def _build_model(self, info, policy):
         return modeling.BertForTokenClassification(self.config, len(info["labels"]), dtype=policy)

@@ -176,7 +176,7 @@ def test_the_best_checkpoint_is_taken_and_averages_on_demand(goldens, tmp_path):
 
 @pytest.mark.parametrize("changed, message", [
     ({"leave_out": ("output_weights",)}, "a head that was never trained cannot answer: 1 .output_weights."),
-    ({"task": None}, "not the folder of a classifier .model.json beside it lacks task"),
+    ({"task": None}, "beside it lacks task: not the folder of a Classifier; fine-tune"),
     ({"labels": None}, "lacks labels"), ({"max_seq_length": None}, "lacks max_seq_length"),
     ({"kind": "tagging"}, "is of a tagging"), ({"kind": "regression"}, "says regression, and 3 labels"),
     ({"labels": [1, 2]}, "labels that are no names"), ({"max_seq_length": 65}, "between 3 and the model's 64")])

@@ -90,6 +90,12 @@ def _ending_when_terminated():
         signal.signal(signal.SIGTERM, before)
 
 
+def prepare(values):
+    """Makes the process ready to train: memory, then TensorFlow and its devices as the flags say."""
+    keep_freed_memory()
+    load_tensorflow(values.virtual_devices)
+
+
 def keep_freed_memory():
     """Tells the C library to keep memory that tensors free, instead of giving it back and asking for it again.
 

@@ -55,14 +55,7 @@ def check_files(values):
 
 def run_task(values):
     """Does what the flags ask for with one task, and returns the metrics of the evaluation, {} without one."""
-    repeats.check(values, training.make_runtime(values).kind)
-    if values.num_seeds == 1:
-        return run_once(values)
-    best_by = values.best_metric if values["best_metric"].present else None
-    metrics = repeats.over_seeds(values, run_once, lambda metrics: best_by or official_metric(metrics))
-    if values.do_predict:
-        run_once(repeats.changed(values, do_train=False, do_eval=False))
-    return metrics
+    return repeats.run(values, training.make_runtime(values).kind, run_once, official_metric)
 
 
 def official_metric(metrics):

@@ -58,9 +58,30 @@ FOLDER = (
     ("integer", "early_stopping_patience", 0, "End after so many evaluations in a row without a new best; 0: never."),
 )
 
+# Of the scripts that fine-tune.
 FINE_TUNING = (
+    ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside the "
+     "checkpoint)."),
+    ("string", "vocab_file", None, "vocab.txt, a piece a line (default: the one beside the checkpoint)."),
+    ("string", "output_dir", None, "The folder for checkpoints and results."),
+    ("string", "init_checkpoint", None, "The checkpoint to start from: usually a pretrained BERT model."),
+    ("bool", "do_lower_case", None, "Lower-case the text: for uncased models (default: as the model's folder says, "
+     "else yes)."),
+    ("bool", "do_train", False, "Whether to train."),
+    ("integer", "train_batch_size", 32, "Examples, or windows of long ones, in a training step."),
+    ("integer", "predict_batch_size", 8, "The same in a prediction batch."),
+    ("float", "learning_rate", 5e-5, "The rate that warm-up rises to."),
+    ("float", "num_train_epochs", 3.0, "How often training goes through the data."),
+    ("float", "warmup_proportion", 0.1, "The part of all steps over which the rate rises from 0."),
+    ("bool", "original_steps", False, "Count steps as the original does, rounded down, without the short last batch; "
+     "for questions and answers by questions, not windows."),
     ("bool", "group_by_length", False, "Make each batch of examples of like length: less padding, another order."),
     ("integer", "num_seeds", 1, "Train so many runs, with --seed and the next ones, and keep the best."),
+    ("bool", "allow_missing", False, "Accept a checkpoint that lacks variables of the model."),
+    ("bool", "allow_case_mismatch", False, "Accept a --do_lower_case that does not fit the model or its vocabulary."),
+    ("string", "features_dir", None, "Where features are kept for the next run (default: the user's cache; empty: "
+     "nowhere)."),
+    ("integer", "num_workers", 1, "Processes that make the features of a large file."),
 )
 
 OBSOLETE = (

@@ -51,6 +51,21 @@ def check(values, kind):
                         "--do_eval")
 
 
+def run(values, kind, run_once, choose):
+    """`run_once(values)` with --seed alone, or `over_seeds` and then the prediction -> the metrics; checks first.
+
+    `choose(metrics)` names the metric that seeds are compared by where --best_metric does not.
+    """
+    check(values, kind)
+    if values.num_seeds == 1:
+        return run_once(values)
+    best_by = values.best_metric if values["best_metric"].present else None
+    metrics = over_seeds(values, run_once, lambda metrics: best_by or choose(metrics))
+    if values.do_predict:
+        run_once(changed(values, do_train=False, do_eval=False))
+    return metrics
+
+
 def over_seeds(values, run, choose):
     """Makes --num_seeds runs in `seed_<n>` below --output_dir, and --output_dir the model of the best.
 

@@ -18,29 +18,13 @@ FLAGS = (
      "data of your own (default: what the model's folder was trained on). Several, separated by commas, run one after "
      "another: each has its files in --data_dir, and its results in --output_dir, in a folder of its name."),
     ("string", "language", None, "The language of XNLI (default: zh) and PAWS-X (default: en)."),
-    ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside the "
-     "checkpoint)."),
-    ("string", "vocab_file", None, "vocab.txt, a piece a line (default: the one beside the checkpoint)."),
-    ("string", "output_dir", None, "The folder for checkpoints and results."),
-    ("string", "init_checkpoint", None, "The checkpoint to start from: usually a pretrained BERT model."),
-    ("bool", "do_lower_case", None, "Lower-case the text: for uncased models (default: as the model's folder says, "
-     "else yes)."),
     ("integer", "max_seq_length", None, "Tokens of an example, [CLS] and [SEP] included; longer ones are cut "
      "(default: as the model's folder says if it is a classifier, else 128)."),
-    ("bool", "do_train", False, "Whether to train."),
     ("bool", "do_eval", False, "Whether to evaluate on the development set."),
     ("bool", "do_predict", False, "Whether to predict the test set."),
-    ("integer", "train_batch_size", 32, "Examples in a training step."),
     ("integer", "eval_batch_size", 8, "Examples in an evaluation batch."),
-    ("integer", "predict_batch_size", 8, "Examples in a prediction batch."),
-    ("float", "learning_rate", 5e-5, "The rate that warm-up rises to."),
-    ("float", "num_train_epochs", 3.0, "How often training goes through the data."),
-    ("float", "warmup_proportion", 0.1, "The part of all steps over which the rate rises from 0."),
     ("string", "pooling", None, "What the classifier reads: cls, the first token, or mean, of all tokens (default: as "
      "the model's folder says, else cls)."),
-    ("bool", "original_steps", False, "Count steps as the original does, rounded down, without the short last batch."),
-    ("bool", "allow_missing", False, "Accept a checkpoint that lacks variables of the model."),
-    ("bool", "allow_case_mismatch", False, "Accept a --do_lower_case that does not fit the model or its vocabulary."),
 )
 
 
@@ -60,9 +44,6 @@ DATA = (
     ("string", "label_separator", ",", "What stands between the labels of a row that has several."),
     ("string", "labels_file", None, "The labels in order, one a line; numbers in the data count them (default: those "
      "of the training data, sorted)."),
-    ("string", "features_dir", None, "Where features are kept for the next run (default: the user's cache; empty: "
-     "nowhere)."),
-    ("integer", "num_workers", 1, "Processes that make the features of a large file."),
 )
 
 LOSS = (
@@ -91,8 +72,7 @@ def run(values):
     check_flags(values)
     common.note_obsolete(values)
     files.check_folder(values.output_dir, "output_dir")
-    app.keep_freed_memory()
-    app.load_tensorflow(values.virtual_devices)
+    app.prepare(values)
     from bert_tf.cli import classification
 
     classification.run(values)

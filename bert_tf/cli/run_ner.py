@@ -20,34 +20,14 @@ FLAGS = (
     ("string", "token_column", None, "The words' column by number from 0, or in JSON lines by name (default: found "
      "out and said)."),
     ("string", "label_column", None, "The labels' column, the same; -1 is the last."),
-    ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside the "
-     "checkpoint)."),
-    ("string", "vocab_file", None, "vocab.txt, a piece a line (default: the one beside the checkpoint)."),
-    ("string", "output_dir", None, "The folder for checkpoints and results."),
-    ("string", "init_checkpoint", None, "The checkpoint to start from: usually a pretrained BERT model."),
-    ("bool", "do_lower_case", None, "Lower-case the text: for uncased models (default: as the model's folder says, "
-     "else yes)."),
     ("integer", "max_seq_length", None, "Tokens of a window, [CLS] and [SEP] included; longer sentences are read in "
      "several (default: as the model's folder says, else 128)."),
     ("integer", "doc_stride", None, "Tokens from the start of a window in a long sentence to that of the next "
      "(default: as the model's folder says, else 64)."),
     ("bool", "document_context", None, "Fill windows with the neighbouring sentences of the document (default: as the "
      "model's folder says, else no)."),
-    ("bool", "do_train", False, "Whether to train."),
     ("bool", "do_eval", False, "Whether to evaluate on the development file."),
     ("bool", "do_predict", False, "Whether to predict the test file."),
-    ("integer", "train_batch_size", 32, "Windows in a training step."),
-    ("integer", "predict_batch_size", 8, "Windows in a prediction batch."),
-    ("float", "learning_rate", 5e-5, "The rate that warm-up rises to."),
-    ("float", "num_train_epochs", 3.0, "How often training goes through the data."),
-    ("float", "warmup_proportion", 0.1, "The part of all steps over which the rate rises from 0."),
-    ("bool", "original_steps", False, "Count steps as the original's scripts do, rounded down, without the short last "
-     "batch."),
-    ("bool", "allow_missing", False, "Accept a checkpoint that lacks variables of the model."),
-    ("bool", "allow_case_mismatch", False, "Accept a --do_lower_case that does not fit the model or its vocabulary."),
-    ("string", "features_dir", None, "Where features are kept for the next run (default: the user's cache; empty: "
-     "nowhere)."),
-    ("integer", "num_workers", 1, "Processes that make the features of a large file."),
 )
 
 
@@ -68,8 +48,7 @@ def run(values):
     check_flags(values)
     common.note_obsolete(values)
     files.check_folder(values.output_dir, "output_dir")
-    app.keep_freed_memory()
-    app.load_tensorflow(values.virtual_devices)
+    app.prepare(values)
     from bert_tf.cli import tagging
 
     tagging.run(values)

@@ -15,34 +15,15 @@ FLAGS = (
     ("string", "train_file", None, "The JSON file to train on, such as train-v1.1.json."),
     ("string", "predict_file", None, "The JSON file whose questions are answered, such as dev-v1.1.json."),
     ("string", "eval_file", None, "The JSON file with answers to evaluate on (default: --predict_file)."),
-    ("string", "bert_config_file", None, "bert_config.json, the model's shape (default: the one beside the "
-     "checkpoint)."),
-    ("string", "vocab_file", None, "vocab.txt, a piece a line (default: the one beside the checkpoint)."),
-    ("string", "output_dir", None, "The folder for checkpoints and results."),
-    ("string", "init_checkpoint", None, "The checkpoint to start from: usually a pretrained BERT model."),
-    ("bool", "do_lower_case", None, "Lower-case the text: for uncased models (default: as the model's folder says, "
-     "else yes)."),
     ("integer", "max_seq_length", None, "Tokens of a window: [CLS] question [SEP] part of the context [SEP] (default: "
      "as the model's folder says, else 384)."),
     ("integer", "doc_stride", None, "Tokens from the start of a window in a long context to that of the next "
      "(default: as the model's folder says, else 128)."),
     ("integer", "max_query_length", None, "Tokens of a question; longer ones are cut (default: as the model's folder "
      "says, else 64)."),
-    ("bool", "do_train", False, "Whether to train."),
     ("bool", "do_eval", False, "Whether to score the answers to --eval_file, and with --version_2_with_negative to "
      "find the threshold for no answer."),
     ("bool", "do_predict", False, "Whether to write the answers to --predict_file."),
-    ("integer", "train_batch_size", 32, "Windows in a training step."),
-    ("integer", "predict_batch_size", 8, "Windows in a prediction batch."),
-    ("float", "learning_rate", 5e-5, "The rate that warm-up rises to."),
-    ("float", "num_train_epochs", 3.0, "How often training goes through the windows."),
-    ("float", "warmup_proportion", 0.1, "The part of all steps over which the rate rises from 0."),
-    ("bool", "original_steps", False, "Count steps as the original does: by questions, not windows, rounded down."),
-    ("bool", "allow_missing", False, "Accept a checkpoint that lacks variables of the model."),
-    ("bool", "allow_case_mismatch", False, "Accept a --do_lower_case that does not fit the model or its vocabulary."),
-    ("string", "features_dir", None, "Where features are kept for the next run (default: the user's cache; empty: "
-     "nowhere)."),
-    ("integer", "num_workers", 1, "Processes that make the features of a large file."),
 )
 
 ANSWERS = (
@@ -85,8 +66,7 @@ def run(values):
     check_flags(values)
     common.note_obsolete(values, OBSOLETE)
     files.check_folder(values.output_dir, "output_dir")
-    app.keep_freed_memory()
-    app.load_tensorflow(values.virtual_devices)
+    app.prepare(values)
     from bert_tf.cli import squad
 
     squad.run(values)

@@ -44,14 +44,8 @@ def run(values):
     """Does what the flags ask for: with one seed or several."""
     if values.features_dir is None:
         values.features_dir = feature_cache.default_folder()
-    repeats.check(values, training.make_runtime(values).kind)
-    if values.num_seeds == 1:
-        run_once(values)
-        return
-    best_by = values.best_metric if values["best_metric"].present else None
-    repeats.over_seeds(values, run_once, lambda metrics: best_by or ("best_f1" if "best_f1" in metrics else "f1"))
-    if values.do_predict:
-        run_once(repeats.changed(values, do_train=False, do_eval=False))
+    repeats.run(values, training.make_runtime(values).kind, run_once,
+                lambda metrics: "best_f1" if "best_f1" in metrics else "f1")
 
 
 def run_once(values):
