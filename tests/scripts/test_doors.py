@@ -65,7 +65,7 @@ def test_a_flag_without_its_dashes_is_refused(call, command):
     help_text = call(*command, "--help").stdout
     required = [name for name in ("input_file", "data_dir", "output_file", "output_dir", "vocab_file",
                                   "bert_config_file", "init_checkpoint", "output_checkpoint", "train_file",
-                                  "heldout_file", "readme")
+                                  "heldout_file", "predict_file", "readme")
                 if f"--{name}" in help_text]
     refused(call(*command, *(f"--{name}=none" for name in required), "num_train_steps=5"), "num_train_steps=5")
 
