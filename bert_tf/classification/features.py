@@ -5,7 +5,6 @@ Shapes: N examples, T tokens of all examples, C classes, B batch, S sequence.
 
 import array
 import dataclasses
-import hashlib
 import itertools
 import logging
 import typing
@@ -13,6 +12,7 @@ import typing
 import numpy as np
 
 from bert_tf import packing, parallel
+from bert_tf.unpadded import Unpadded
 
 logger = logging.getLogger("bert_tf")
 
@@ -25,7 +25,7 @@ LABEL_TYPES = {"single": "i", "multi": "b", "regression": "f"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Features:
+class Features(Unpadded):
     """The N examples of the file `path` without padding: n has the ids from `row_splits[n]` to `row_splits[n + 1]`.
 
     `input_ids` int32 [T], `row_splits` int64 [N + 1]; `first_lengths` int32 [N] counts the ids of segment 0, which
@@ -33,35 +33,15 @@ class Features:
     scores [N] (0 in files without labels); `lines` int32 [N]; `truncated` bool [N] where ids were cut off.
     """
 
-    path: str
-    input_ids: np.ndarray
-    row_splits: np.ndarray
     first_lengths: np.ndarray
     label_ids: np.ndarray
     lines: np.ndarray
     truncated: np.ndarray
 
-    def __len__(self):
-        return len(self.lines)
-
-    @property
-    def lengths(self):
-        """The number of ids of each example, int64 [N]."""
-        return np.diff(self.row_splits)
-
-    @property
-    def arrays(self):
-        """Every array by its name, for a cache: `Features(path, **arrays)` makes the features of them again."""
-        names = [field.name for field in dataclasses.fields(self) if field.name != "path"]
-        return {name: getattr(self, name) for name in names}
-
     @property
     def digest(self):
         """A hexadecimal number that features share which are equal to a model."""
-        hashed = hashlib.sha256()
-        for values in (self.input_ids, self.row_splits, self.first_lengths, self.label_ids):
-            hashed.update(values.reshape(-1))
-        return hashed.hexdigest()
+        return self.digest_of("first_lengths", "label_ids")
 
     def where(self, number):
         """The file and line of an example."""
@@ -193,12 +173,8 @@ def make_batch(features, numbers, sizes):
     # It loads TensorFlow, which the processes that convert texts need not wait for.
     from bert_tf import batching
 
-    starts, ends = features.row_splits[numbers], features.row_splits[numbers + 1]
-    places = np.arange(sizes.max_seq_length)
-    real = places < (ends - starts)[:, None]
-    input_ids = np.zeros(real.shape, np.int32)
-    input_ids[real] = features.input_ids[(starts[:, None] + places)[real]]
-    second = real & (places >= features.first_lengths[numbers][:, None])
+    real, _, input_ids = features.lay_out(numbers, sizes.max_seq_length)
+    second = real & (np.arange(sizes.max_seq_length) >= features.first_lengths[numbers][:, None])
     label_ids = features.label_ids[numbers]
     batch = {"input_ids": input_ids, "input_mask": real.astype(np.int32), "segment_ids": second.astype(np.int32),
              "label_ids": label_ids.astype(np.float32) if label_ids.ndim == 2 else label_ids,

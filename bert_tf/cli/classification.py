@@ -9,7 +9,7 @@ import keras
 from bert_tf import checkpoint, feature_cache, files, model_dir, modeling, run_dir
 from bert_tf.classification import answers, examples, features, reports, scores, submission, tasks
 from bert_tf.classification.objective import Distillation, balanced_class_weights, build_objective
-from bert_tf.cli import classifier, fine_tuning, models, repeats, training
+from bert_tf.cli import classifier, fine_tuning, repeats, training
 from bert_tf.errors import UserError
 
 logger = logging.getLogger("bert_tf")
@@ -75,9 +75,9 @@ def run_once(values):
     data = {kind: {split: classifier.read_features(values, setup, path, table)
                    for split, (path, table) in tables[kind].items()} for kind in tables}
     objective = make_objective(values, setup.task, data)
+    course = None
     if values.do_train:
-        plan, feed, start = prepare_training(values, runtime, setup, data["train"]["train"], tables["train"]["train"],
-                                             start_from)
+        course = prepare_training(values, runtime, setup, data["train"]["train"], tables["train"]["train"], start_from)
     with runtime.start().scope():
         model = modeling.BertForClassification(setup.base.config, setup.task.num_classes, pooling=setup.pooling,
                                                dtype=runtime.policy)
@@ -87,14 +87,8 @@ def run_once(values):
             return measure(values, setup, objective, data["dev"], predict_all(predict, data["dev"],
                                                                               values.eval_batch_size))
 
-        if values.do_train:
-            state = training.prepare(values, runtime, model, start, plan.num_train_steps, plan.num_warmup_steps)
-            logger.info("%d steps, %d of warm-up, over %d examples", plan.num_train_steps, plan.num_warmup_steps,
-                        plan.num_examples)
-            step = training.run(values, runtime, state, objective, feed, plan.num_train_steps, evaluate,
-                                functools.partial(write_model_dir, values, setup))
-        else:
-            step = models.restore(values, model, setup.base.prefixes[0])
+        step = fine_tuning.give_weights(values, runtime, model, objective, setup.base, course, evaluate,
+                                        functools.partial(write_model_dir, values, setup))
         metrics = {}
         if values.do_eval:
             logits = predict_all(predict, data["dev"], values.eval_batch_size)
@@ -131,7 +125,7 @@ def make_objective(values, task, data):
 
 
 def prepare_training(values, runtime, setup, rows, table, start_from):
-    """The `Plan` of training on the features `rows` of `table`, its feed and start; a teacher is asked here."""
+    """The `Course` of training on the features `rows` of `table`; a teacher is asked here."""
     plan = fine_tuning.make_plan(values, len(rows))
     teacher = classifier.find_teacher(values, setup, runtime) if values.teacher else None
     ask = functools.partial(classifier.ask_teacher, values, setup, teacher, *table)
@@ -147,7 +141,7 @@ def prepare_training(values, runtime, setup, rows, table, start_from):
                                    scores.metric_names(setup.task))
     if teach:
         teach()  # now, before the model is built that learns from it
-    return plan, feed, start
+    return fine_tuning.Course(plan, feed, start)
 
 
 def fingerprint(values, setup, rows, teacher):

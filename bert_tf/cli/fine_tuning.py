@@ -8,7 +8,7 @@ import math
 import os
 
 from bert_tf import batching, checkpoint, feature_cache, files, model_dir, modeling, tokenization
-from bert_tf.cli import training
+from bert_tf.cli import models, training
 from bert_tf.errors import UserError
 from bert_tf.training.state import EXAMPLES_SEEN
 
@@ -146,3 +146,27 @@ def find_start(values, runtime, feed, plan, start_from, settings, metric_names):
             raise UserError(f"{prefix} has seen {seen} examples in {step} steps, which is not --train_batch_size="
                             f"{batch_size}; go on with the same, or give it as --init_checkpoint to a run of its own")
     return start
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """A training as it is prepared: how long it is, its batches, and what it starts from."""
+
+    plan: Plan
+    feed: batching.Feed
+    start: training.Start
+
+
+def give_weights(values, runtime, model, objective, base, course, evaluate, write_model_dir):
+    """Trains a model along its `Course`, or without one restores it from a checkpoint -> the step of its weights.
+
+    `evaluate` and `write_model_dir` are as for `training.run`.
+    """
+    if course is None:
+        return models.restore(values, model, base.prefixes[0])
+    plan = course.plan
+    state = training.prepare(values, runtime, model, course.start, plan.num_train_steps, plan.num_warmup_steps)
+    logger.info("%d steps, %d of warm-up, over %d examples", plan.num_train_steps, plan.num_warmup_steps,
+                plan.num_examples)
+    return training.run(values, runtime, state, objective, course.feed, plan.num_train_steps, evaluate,
+                        write_model_dir)

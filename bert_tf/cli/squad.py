@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from bert_tf import feature_cache, files, model_dir, modeling, run_dir
-from bert_tf.cli import fine_tuning, models, repeats, training
+from bert_tf.cli import fine_tuning, repeats, training
 from bert_tf.errors import UserError
 from bert_tf.squad import answers, examples, features, outputs, reports, scores
 from bert_tf.squad.objective import Objective
@@ -57,8 +57,7 @@ def run_once(values):
     objective = Objective(values.span_softmax)
     sizes = training.make_sizes(values, runtime, static=values.span_softmax == "all")
     asked = {path: read_asked(values, setup, path) for path in asked_files(values)}
-    if values.do_train:
-        plan, feed, start = prepare_training(values, runtime, setup, sizes, start_from)
+    course = prepare_training(values, runtime, setup, sizes, start_from) if values.do_train else None
     with runtime.start().scope():
         model = modeling.BertForQuestionAnswering(setup.base.config, dtype=runtime.policy)
         predict = outputs.build_predict(model, objective, runtime, sizes)
@@ -68,14 +67,8 @@ def run_once(values):
             find.cache_clear()  # the weights have changed
             return measure(setup, asked[eval_file(values)].examples, find(eval_file(values)))
 
-        if values.do_train:
-            state = training.prepare(values, runtime, model, start, plan.num_train_steps, plan.num_warmup_steps)
-            logger.info("%d steps, %d of warm-up, over %d windows", plan.num_train_steps, plan.num_warmup_steps,
-                        plan.num_examples)
-            step = training.run(values, runtime, state, objective, feed, plan.num_train_steps, evaluate,
-                                functools.partial(write_model_dir, values, setup))
-        else:
-            step = models.restore(values, model, setup.base.prefixes[0])
+        step = fine_tuning.give_weights(values, runtime, model, objective, setup.base, course, evaluate,
+                                        functools.partial(write_model_dir, values, setup))
         metrics = {}
         if values.do_eval:
             metrics = evaluate()
@@ -150,7 +143,7 @@ def make_features(values, setup, path, is_training, read):
 
 
 def prepare_training(values, runtime, setup, sizes, start_from):
-    """The `Plan` of training, its feed and what it starts from."""
+    """The `Course` of training."""
     def read():
         return examples.read(values.train_file, True, setup.version_2_with_negative)
 
@@ -162,7 +155,7 @@ def prepare_training(values, runtime, setup, sizes, start_from):
                                      lambda numbers: features.make_batch(rows, numbers, sizes))
     start = fine_tuning.find_start(values, runtime, feed, plan, start_from, fingerprint(values, setup, rows),
                                    scores.metric_names(setup.version_2_with_negative))
-    return plan, feed, start
+    return fine_tuning.Course(plan, feed, start)
 
 
 def fingerprint(values, setup, rows):

@@ -11,7 +11,7 @@ import os
 import numpy as np
 
 from bert_tf import feature_cache, files, model_dir, modeling, run_dir
-from bert_tf.cli import fine_tuning, models, repeats, training
+from bert_tf.cli import fine_tuning, repeats, training
 from bert_tf.errors import UserError
 from bert_tf.tagging import answers, examples, features, reports, scores
 from bert_tf.tagging.objective import Objective
@@ -67,8 +67,9 @@ def run_once(values):
     data = {kind: make_data(values, setup, *sentences[kind]) for kind in sentences}
     objective = Objective(len(setup.labels))
     sizes = training.make_sizes(values, runtime)
+    course = None
     if values.do_train:
-        plan, feed, start = prepare_training(values, runtime, setup, data["train"].features, sizes, start_from)
+        course = prepare_training(values, runtime, setup, data["train"].features, sizes, start_from)
     with runtime.start().scope():
         model = modeling.BertForTokenClassification(base.config, len(setup.labels), dtype=runtime.policy)
         predict = answers.build_predict(model, objective, runtime, sizes)
@@ -77,14 +78,8 @@ def run_once(values):
             logits = predict(data["dev"].features, values.predict_batch_size)
             return measure(setup, data["dev"], logits, predicted(setup, data["dev"], logits))
 
-        if values.do_train:
-            state = training.prepare(values, runtime, model, start, plan.num_train_steps, plan.num_warmup_steps)
-            logger.info("%d steps, %d of warm-up, over %d windows", plan.num_train_steps, plan.num_warmup_steps,
-                        plan.num_examples)
-            step = training.run(values, runtime, state, objective, feed, plan.num_train_steps, evaluate,
-                                functools.partial(write_model_dir, values, setup))
-        else:
-            step = models.restore(values, model, base.prefixes[0])
+        step = fine_tuning.give_weights(values, runtime, model, objective, base, course, evaluate,
+                                        functools.partial(write_model_dir, values, setup))
         metrics = {}
         if values.do_eval:
             logits = predict(data["dev"].features, values.predict_batch_size)
@@ -185,13 +180,13 @@ def make_data(values, setup, path, sentences):
 
 
 def prepare_training(values, runtime, setup, rows, sizes, start_from):
-    """The `Plan` of training, its feed and what it starts from."""
+    """The `Course` of training."""
     plan = fine_tuning.make_plan(values, len(rows))
     feed = fine_tuning.training_feed(values, runtime, rows, plan,
                                      lambda numbers: features.make_batch(rows, numbers, sizes))
     start = fine_tuning.find_start(values, runtime, feed, plan, start_from, fingerprint(values, setup, rows),
                                    metric_names(setup))
-    return plan, feed, start
+    return fine_tuning.Course(plan, feed, start)
 
 
 def fingerprint(values, setup, rows):

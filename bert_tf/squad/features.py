@@ -5,7 +5,6 @@ Shapes: N examples, W windows, T tokens of all windows, D tokens of a context, B
 
 import array
 import dataclasses
-import hashlib
 import logging
 import typing
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from bert_tf import packing, parallel
 from bert_tf.errors import UserError
+from bert_tf.unpadded import Unpadded
 from bert_tf.windows import find_max_context
 
 logger = logging.getLogger("bert_tf")
@@ -24,7 +24,7 @@ LARGE = 8  # chunks from which on starting processes takes less time than they s
 
 
 @dataclasses.dataclass(frozen=True)
-class Features:
+class Features(Unpadded):
     """The W windows of the file `path` without padding: w has the ids from `row_splits[w]` to `row_splits[w + 1]`.
 
     `input_ids` int32 [T], `row_splits` int64 [W + 1]; `first_lengths` int32 [W] counts the ids of segment 0, which
@@ -35,9 +35,6 @@ class Features:
     without one. `places` bytes [N] say where in the file the examples stand.
     """
 
-    path: str
-    input_ids: np.ndarray
-    row_splits: np.ndarray
     first_lengths: np.ndarray
     example_numbers: np.ndarray
     words: np.ndarray
@@ -48,27 +45,10 @@ class Features:
     end_positions: np.ndarray
     places: np.ndarray
 
-    def __len__(self):
-        return len(self.first_lengths)
-
-    @property
-    def lengths(self):
-        """The number of ids of each window, int64 [W]."""
-        return np.diff(self.row_splits)
-
-    @property
-    def arrays(self):
-        """Every array by its name, for a cache: `Features(path, **arrays)` makes the features of them again."""
-        names = [field.name for field in dataclasses.fields(self) if field.name != "path"]
-        return {name: getattr(self, name) for name in names}
-
     @property
     def digest(self):
         """A hexadecimal number that features share which are equal to a model."""
-        hashed = hashlib.sha256()
-        for values in (self.input_ids, self.row_splits, self.first_lengths, self.start_positions, self.end_positions):
-            hashed.update(values)
-        return hashed.hexdigest()
+        return self.digest_of("first_lengths", "start_positions", "end_positions")
 
     def where(self, number):
         """The file and the place in it of a window's question."""
@@ -298,12 +278,8 @@ def make_batch(features, numbers, sizes):
     # It loads TensorFlow, which the processes that convert examples need not wait for.
     from bert_tf import batching
 
-    starts, ends = features.row_splits[numbers], features.row_splits[numbers + 1]
-    places = np.arange(sizes.max_seq_length)
-    real = places < (ends - starts)[:, None]
-    input_ids = np.zeros(real.shape, np.int32)
-    input_ids[real] = features.input_ids[(starts[:, None] + places)[real]]
-    second = real & (places >= features.first_lengths[numbers][:, None])
+    real, _, input_ids = features.lay_out(numbers, sizes.max_seq_length)
+    second = real & (np.arange(sizes.max_seq_length) >= features.first_lengths[numbers][:, None])
     batch = {"input_ids": input_ids, "input_mask": real.astype(np.int32), "segment_ids": second.astype(np.int32),
              "start_positions": features.start_positions[numbers], "end_positions": features.end_positions[numbers],
              "example_weights": np.ones(len(numbers), np.float32)}

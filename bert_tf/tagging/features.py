@@ -7,7 +7,6 @@ S sequence.
 import array
 import bisect
 import dataclasses
-import hashlib
 import itertools
 import logging
 import typing
@@ -17,6 +16,7 @@ import numpy as np
 from bert_tf import packing, parallel
 from bert_tf.errors import UserError
 from bert_tf.tagging import examples
+from bert_tf.unpadded import Unpadded
 from bert_tf.windows import find_max_context
 
 logger = logging.getLogger("bert_tf")
@@ -28,7 +28,7 @@ LARGE = 8  # chunks from which on starting processes takes less time than they s
 
 
 @dataclasses.dataclass(frozen=True)
-class Features:
+class Features(Unpadded):
     """The W windows of the file `path` without padding: w has the ids from `row_splits[w]` to `row_splits[w + 1]`.
 
     `input_ids` int32 [T], `row_splits` int64 [W + 1]; `sentence_numbers` int32 [W] never decrease. `words` int32 [T]
@@ -37,35 +37,15 @@ class Features:
     without labels, `lines` int32 [K] their lines.
     """
 
-    path: str
-    input_ids: np.ndarray
-    row_splits: np.ndarray
     sentence_numbers: np.ndarray
     words: np.ndarray
     label_ids: np.ndarray
     lines: np.ndarray
 
-    def __len__(self):
-        return len(self.sentence_numbers)
-
-    @property
-    def lengths(self):
-        """The number of ids of each window, int64 [W]."""
-        return np.diff(self.row_splits)
-
-    @property
-    def arrays(self):
-        """Every array by its name, for a cache: `Features(path, **arrays)` makes the features of them again."""
-        names = [field.name for field in dataclasses.fields(self) if field.name != "path"]
-        return {name: getattr(self, name) for name in names}
-
     @property
     def digest(self):
         """A hexadecimal number that features share which are equal to a model."""
-        hashed = hashlib.sha256()
-        for values in (self.input_ids, self.row_splits, self.words, self.label_ids):
-            hashed.update(values)
-        return hashed.hexdigest()
+        return self.digest_of("words", "label_ids")
 
     def where(self, number):
         """The file, and the line in it of the first word that a window predicts."""
@@ -347,12 +327,9 @@ def make_batch(features, numbers, sizes):
     # It loads TensorFlow, which the processes that convert sentences need not wait for.
     from bert_tf import batching
 
-    starts, ends = features.row_splits[numbers], features.row_splits[numbers + 1]
-    places = np.arange(sizes.max_seq_length)
-    real = places < (ends - starts)[:, None]
-    at = (starts[:, None] + places)[real]
-    input_ids, words = np.zeros(real.shape, np.int32), np.full(real.shape, -1, np.int32)
-    input_ids[real], words[real] = features.input_ids[at], features.words[at]
+    real, tokens, input_ids = features.lay_out(numbers, sizes.max_seq_length)
+    words = np.full(real.shape, -1, np.int32)
+    words[real] = features.words[tokens]
     label_ids = np.where(words >= 0, features.label_ids[words], -1)
     batch = batching.unpad({"input_ids": input_ids, "input_mask": real.astype(np.int32),
                             "segment_ids": np.zeros(real.shape, np.int32),
