@@ -143,19 +143,26 @@ def test_answers_that_were_learned_are_given_back_whole(call, data, shared, tmp_
         assert 0.5 < answer["probability"] <= 1 and "no_answer_probability" not in answer
 
 
+@pytest.fixture(scope="module")
+def plain(data, tmp_path_factory):
+    """The folder of a run without dropout, on one device at once."""
+    (data / "still.json").write_text(json.dumps({**SMALL, "hidden_dropout_prob": 0.0,
+                                                 "attention_probs_dropout_prob": 0.0}))
+    folder = tmp_path_factory.mktemp("plain")
+    flags = {"num_train_epochs": 1, "bert_config_file": data / "still.json"}
+    assert script.main(command(data, folder, ["--do_train", "--do_predict"], flags)) == 0
+    return folder
+
+
 @pytest.mark.parametrize("flags", [
-    {"gradient_accumulation_steps": 2}, {"strategy": "mirrored", "virtual_devices": 2}, {"group_by_length": False},
-    {"predict_batch_size": 3}])
-def test_dropout_off_devices_micro_batches_and_batch_sizes_change_no_answer(call, data, finished, tmp_path, flags):
-    still = tmp_path / "still.json"
-    still.write_text(json.dumps({**SMALL, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
-    odds = {}
-    for name, changed in (("plain", {}), ("changed", flags)):
-        assert call("--do_train", "--do_predict", bert_config_file=still, num_train_epochs=1,
-                    output_dir=tmp_path / name, **changed)[:2] == (0, [])
-        odds[name] = list(json.loads((tmp_path / name / "null_odds.json").read_text()).values())
-    np.testing.assert_allclose(odds["changed"], odds["plain"], rtol=0, atol=1e-5)
-    assert (tmp_path / "plain/predictions.json").read_text() == (tmp_path / "changed/predictions.json").read_text()
+    {"gradient_accumulation_steps": 2, "predict_batch_size": 3}, {"strategy": "mirrored", "virtual_devices": 2}])
+def test_dropout_off_devices_micro_batches_and_batch_sizes_change_no_answer(call, data, plain, tmp_path, flags):
+    flags = {"num_train_epochs": 1, "bert_config_file": data / "still.json", **flags}
+    assert call("--do_train", "--do_predict", **flags)[:2] == (0, [])
+    found, expected = (list(json.loads((folder / "null_odds.json").read_text()).values())
+                       for folder in (tmp_path / "out", plain))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert (tmp_path / "out/predictions.json").read_text() == (plain / "predictions.json").read_text()
 
 
 # Folders.
@@ -204,16 +211,15 @@ def test_the_same_command_again_is_complete(call, finished, tmp_path):
     assert (status, errors) == (0, []) and "complete at step" in log and snapshot(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize("group_by_length", [False, True])
-def test_a_run_that_lost_its_end_goes_on_to_the_same_bytes(call, tmp_path, group_by_length):
-    assert call("--do_train", group_by_length=group_by_length)[:2] == (0, [])
+def test_a_run_that_lost_its_end_goes_on_to_the_same_bytes(call, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
     last = checkpoint.latest(tmp_path / "out")
     whole, losses = dict(checkpoint.read(last)), [row["loss"] for row in log_of(tmp_path / "out")]
     for prefix in checkpoint.list_prefixes(tmp_path / "out"):
         if checkpoint.step_of(prefix) != 5:
             checkpoint.delete(prefix)
     checkpoint.update_state(tmp_path / "out", "model.ckpt-5")
-    status, errors, log = call("--do_train", group_by_length=group_by_length)
+    status, errors, log = call("--do_train")
     assert (status, errors) == (0, []) and "going on from" in log
     assert checkpoint.latest(tmp_path / "out") == last and [row["loss"] for row in log_of(tmp_path / "out")] == losses
     again = dict(checkpoint.read(last))
