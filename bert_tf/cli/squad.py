@@ -214,7 +214,7 @@ def with_best_threshold(values, setup, questions, found):
 
 
 def write_evaluation(values, setup, step, metrics, data, found):
-    """Writes `eval_results.txt` and what the mistakes are; notes the threshold where --output_dir is the model."""
+    """Writes `eval_results.txt` and the mistakes; notes a threshold that was found where --output_dir is the model."""
     files.make_folder(values.output_dir)
     logger.info("evaluation at step %d:", step)
     run_dir.write_results(values.output_dir, {"global_step": step, **metrics})
@@ -224,7 +224,8 @@ def write_evaluation(values, setup, step, metrics, data, found):
     num_windows = np.bincount(data.features.example_numbers, minlength=len(data.examples))
     reports.write_mistakes(os.path.join(values.output_dir, MISTAKES), data.examples, said, num_windows,
                            per_question)
-    model_dir.note(values.output_dir, null_score_diff_threshold=setup.threshold)
+    if setup.version_2_with_negative and values.null_score_diff_threshold is None:
+        model_dir.note(values.output_dir, null_score_diff_threshold=setup.threshold)
 
 
 def write_predictions(values, setup, questions, found):
