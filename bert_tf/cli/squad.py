@@ -64,11 +64,12 @@ def run_once(values):
         find = functools.cache(functools.partial(find_answers, values, setup, predict, asked))
 
         def evaluate():
-            find.cache_clear()  # the weights have changed
+            find.cache_clear()  # the weights are others than before
             return measure(setup, asked[eval_file(values)].examples, find(eval_file(values)))
 
         step = fine_tuning.give_weights(values, runtime, model, objective, setup.base, course, evaluate,
                                         functools.partial(write_model_dir, values, setup))
+        find.cache_clear()
         metrics = {}
         if values.do_eval:
             metrics = evaluate()

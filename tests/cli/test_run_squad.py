@@ -239,11 +239,15 @@ def test_seeds_are_compared_and_the_best_is_kept(call, tmp_path):
     assert (tmp_path / "out/model.json").read_bytes() == (seed / "model.json").read_bytes()
 
 
-def test_the_best_step_is_what_is_evaluated(call, tmp_path):
-    status, errors, log = call("--do_train", "--do_eval", eval_every_steps=5, best_metric="best_f1")
+def test_the_best_step_is_what_is_evaluated_and_answers(call, tmp_path):
+    status, errors, log = call("--do_train", "--do_predict", eval_every_steps=5, best_metric="best_f1")
     assert (status, errors) == (0, []) and "the best best_f1 was at step" in log
     rows = [json.loads(line) for line in (tmp_path / "out/eval_log.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: row["best_f1"])
+    assert best["step"] != rows[-1]["step"], "else the answers would be those of the last step anyway"
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in FILES}
+    assert call("--do_eval", "--do_predict", **BARE, null_score_diff_threshold=0)[:2] == (0, [])
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == before
     assert results(tmp_path / "out/eval_results.txt")["global_step"] == best["step"]
 
 
