@@ -33,7 +33,8 @@ class Predictor:
 
     def __new__(cls, folder, *settings, **named):
         kind = model_dir.read_info(model_dir.find(folder)).get("kind")
-        return super().__new__({QuestionAnswerer.KIND: QuestionAnswerer, Tagger.KIND: Tagger}.get(kind, Classifier))
+        fitting = {QuestionAnswerer.KIND: QuestionAnswerer, Tagger.KIND: Tagger}.get(kind, Classifier)
+        return super().__new__(fitting if cls is Predictor else cls)
 
     def __init__(self, folder, precision="float32", xla=False, batch_size=8, use_ema=False):
         if batch_size < 1:

@@ -14,7 +14,7 @@ from bert_tf import batching, checkpoint, model_dir, modeling
 from bert_tf.classification import answers, features, tasks
 from bert_tf.classification.objective import build_objective
 from bert_tf.errors import UserError
-from bert_tf.predictor import Predictor
+from bert_tf.predictor import Classifier, Predictor, QuestionAnswerer, Tagger
 from bert_tf.runtime import Runtime
 
 CONFIG = modeling.BertConfig(vocab_size=1500, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
@@ -172,6 +172,13 @@ def test_the_best_checkpoint_is_taken_and_averages_on_demand(goldens, tmp_path):
     assert averaged == newest != best
     with pytest.raises(UserError, match="no moving averages"):
         Predictor(tmp_path / "model.ckpt-2", use_ema=True)
+
+
+def test_the_folder_decides_what_answers_and_another_kind_is_refused(folder, predictor):
+    assert type(predictor) is Classifier and isinstance(Classifier(folder), Predictor)
+    for kind in (QuestionAnswerer, Tagger):
+        with pytest.raises(UserError, match=f"not the folder of a {kind.__name__}; fine-tune the model with run_"):
+            kind(folder)
 
 
 @pytest.mark.parametrize("changed, message", [
