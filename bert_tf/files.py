@@ -144,6 +144,8 @@ def read_json_object(path):
         content = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
+    except (ValueError, RecursionError) as error:  # a number of too many digits, or nested too deeply
+        raise UserError(f"{path}: not JSON ({error})") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: not a JSON object")
     return content

@@ -217,6 +217,17 @@ def build_objective(task, label_smoothing=0.0, class_weights=None, distillation=
     return Objective(KINDS[task.kind], task.num_classes, label_smoothing, class_weights, distillation)
 
 
+def log_odds(label_ids):
+    """The logits float32 [C] that say of each label how often it holds in `label_ids` [N, C].
+
+    Biases that begin there spare several labels of which few hold the steps in which all logits must fall, and which
+    were seen to leave a pretrained encoder's outputs all alike. What never holds, or always, is taken as holding once,
+    or failing to.
+    """
+    positives = np.clip(np.asarray(label_ids, bool).sum(axis=0), 1, max(len(label_ids) - 1, 1))
+    return np.log(positives / np.maximum(len(label_ids) - positives, 1)).astype(np.float32)
+
+
 def balanced_class_weights(task, label_ids):
     """Weights float64 [C] under which all classes weigh the same in `label_ids` [N] or [N, C].
 

@@ -8,7 +8,7 @@ import keras
 
 from bert_tf import checkpoint, feature_cache, files, model_dir, modeling, run_dir
 from bert_tf.classification import answers, examples, features, reports, scores, submission, tasks
-from bert_tf.classification.objective import Distillation, balanced_class_weights, build_objective
+from bert_tf.classification.objective import Distillation, balanced_class_weights, build_objective, log_odds
 from bert_tf.cli import classifier, fine_tuning, repeats, training
 from bert_tf.errors import UserError
 
@@ -81,6 +81,8 @@ def run_once(values):
     with runtime.start().scope():
         model = modeling.BertForClassification(setup.base.config, setup.task.num_classes, pooling=setup.pooling,
                                                dtype=runtime.policy)
+        if course and setup.task.kind == "multi":
+            model.classifier.output_bias.assign(log_odds(data["train"]["train"].label_ids))
         predict = answers.build_predict(model, objective, runtime, training.make_sizes(values, runtime))
 
         def evaluate():
@@ -159,7 +161,7 @@ def write_model_dir(values, setup, **info):
     """Makes --output_dir a classifier of its own; results of other weights do not stay beside it."""
     names = [name for split in setup.task.splits_of("test") for name in names_of_predictions(setup.task, split)]
     names += [name.format(suffix_of(split)) for split in setup.task.splits_of("dev") for name in reports.NAMES]
-    for name in names:
+    for name in (run_dir.RESULTS, *names):
         files.remove(os.path.join(values.output_dir, name))
     info |= {"task": setup.task.name, "kind": setup.task.kind, "labels": list(setup.task.labels),
              "max_seq_length": setup.max_seq_length, "pooling": setup.pooling,

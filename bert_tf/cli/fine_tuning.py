@@ -85,13 +85,14 @@ def casing(tokenizer):
 def kept(values, what, path, others, settings, make):
     """What `make()` makes of the file `path`, the files `others` and `settings`: from the cache, if it is there.
 
-    `what` says in a word what that is.
+    `what` says in a word what that is. Of several workers the chief alone keeps it.
     """
     if not values.features_dir or not files.exists(path):  # a dataset's path is none
         return make()
     place = hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:8]
     return feature_cache.load_or_make(values.features_dir, f"{what}-{os.path.basename(path)}-{place}",
-                                      feature_cache.fingerprint([path, *others], settings), make)
+                                      feature_cache.fingerprint([path, *others], settings), make,
+                                      training.make_runtime(values).is_chief)
 
 
 @dataclasses.dataclass(frozen=True)

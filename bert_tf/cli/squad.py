@@ -105,9 +105,14 @@ def prepare(values, start_from):
 
 
 def find_threshold(values, noted):
-    """The threshold for no answer: the flag's, else what the model's folder noted, else the original's."""
+    """The threshold for no answer: the flag's, else what the model's folder noted, else the original's.
+
+    What is noted was found for the folder's weights: others that are trained, and scores that are to find it anew, are
+    told at the original's.
+    """
     given = values.null_score_diff_threshold
-    return float(noted.get("null_score_diff_threshold", 0.0) if given is None else given)
+    usual = 0.0 if values.do_train or values.do_eval else noted.get("null_score_diff_threshold", 0.0)
+    return float(usual if given is None else given)
 
 
 def eval_file(values):
@@ -117,13 +122,17 @@ def eval_file(values):
 
 def asked_files(values):
     """The files whose questions the model will be asked, each once."""
-    evaluates = values.do_eval or values.do_train and values.eval_every_steps
-    return dict.fromkeys([eval_file(values)] * bool(evaluates) + [values.predict_file] * values.do_predict)
+    return dict.fromkeys([eval_file(values)] * evaluates(values) + [values.predict_file] * values.do_predict)
+
+
+def evaluates(values):
+    """Whether answers are scored, at the end or while training."""
+    return bool(values.do_eval or values.do_train and values.eval_every_steps)
 
 
 def read_asked(values, setup, path):
     """The `Data` of a file to be answered; one that is only predicted need not have answers."""
-    is_scored = path == eval_file(values) and bool(values.do_eval or values.eval_every_steps)
+    is_scored = path == eval_file(values) and evaluates(values)
     found = examples.read(path, False, setup.version_2_with_negative, is_scored)
     if is_scored and not any(map(scores.is_scored, found)):
         raise UserError(f"{path}: no question has a gold answer, so that nothing can be scored; predict without "
@@ -168,11 +177,11 @@ def fingerprint(values, setup, rows):
 
 def write_model_dir(values, setup, **info):
     """Makes --output_dir a model of its own; results of other weights do not stay beside it."""
-    for name in (answers.PREDICTIONS, answers.NBEST, answers.NULL_ODDS, MISTAKES):
+    for name in (run_dir.RESULTS, answers.PREDICTIONS, answers.NBEST, answers.NULL_ODDS, MISTAKES):
         files.remove(os.path.join(values.output_dir, name))
     names = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative", "language")
     info = {"task": "squad", "kind": KIND, **{name: getattr(setup, name) for name in names},
-            "null_score_diff_threshold": setup.threshold, **fine_tuning.casing(setup.base.tokenizer), **info}
+            **fine_tuning.casing(setup.base.tokenizer), **info}
     model_dir.write(values.output_dir, setup.base.config, info, setup.base.vocab_file)
 
 

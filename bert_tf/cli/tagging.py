@@ -199,7 +199,7 @@ def fingerprint(values, setup, rows):
 def write_model_dir(values, setup, **info):
     """Makes --output_dir a tagger of its own; results of other weights do not stay beside it."""
     written = [name.format(suffix) for name in reports.NAMES for suffix in ("", TEST)]
-    for name in (PREDICTIONS, TEST_RESULTS, *written):
+    for name in (run_dir.RESULTS, PREDICTIONS, TEST_RESULTS, *written):
         files.remove(os.path.join(values.output_dir, name))
     names = ("max_seq_length", "doc_stride", "document_context", "labels", "scheme")
     info = {"task": "ner", "kind": KIND, **{name: getattr(setup, name) for name in names},
@@ -235,6 +235,8 @@ def write_evaluation(values, setup, step, metrics, data, said):
 def write_predictions(values, setup, data, logits):
     """Writes the test file's lines with a column of predicted labels; where it has labels, how good these are too."""
     files.make_folder(values.output_dir)
+    for name in (TEST_RESULTS, *(name.format(TEST) for name in reports.NAMES)):  # of another file, perhaps
+        files.remove(os.path.join(values.output_dir, name))
     said = predicted(setup, data, logits)
     path = os.path.join(values.output_dir, PREDICTIONS)
     answers.write_predictions(path, data.path, data.sentences, said)

@@ -101,10 +101,7 @@ def read(path, is_training, version_2_with_negative, is_scored=True):
 
 def _questions(path, notes):
     """Yields `(qa, context, where)` for every question of a file, `qa` an object."""
-    try:
-        content = files.read_json_object(path)
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of too many digits
-        raise UserError(f"{path}: not JSON ({error})") from error
+    content = files.read_json_object(path)
     for article, at_article in _items(path, content, "data", ""):
         for paragraph, at_paragraph in _items(path, article, "paragraphs", f"{at_article}."):
             context = Context.of(_member(path, paragraph, "context", str, f"{at_paragraph}."))

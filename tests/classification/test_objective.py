@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf import batching, checkpoint, modeling
 from bert_tf.classification import tasks
-from bert_tf.classification.objective import Distillation, balanced_class_weights, build_objective
+from bert_tf.classification.objective import Distillation, balanced_class_weights, build_objective, log_odds
 from bert_tf.errors import UserError
 
 CLASSIFICATION, REGRESSION = build_objective(tasks.find("MNLI")), build_objective(tasks.find("STS-B"))
@@ -341,3 +341,10 @@ def test_settings_that_make_no_sense_are_refused(kind, options, part):
     with pytest.raises(UserError) as caught:
         build_objective(TASKS[kind], **options)
     assert part in str(caught.value)
+
+
+def test_log_odds_say_how_often_labels_hold():
+    label_ids = np.array([[1, 0, 0, 1], [0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]], np.int8)
+    found = 1 / (1 + np.exp(-log_odds(label_ids).astype(np.float64)))
+    np.testing.assert_allclose(found, [1 / 4, 1 / 4, 3 / 4, 3 / 4], rtol=1e-6)
+    assert log_odds(label_ids[:1]).shape == (4,) and np.isfinite(log_odds(label_ids[:1])).all()

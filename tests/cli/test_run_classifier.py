@@ -417,6 +417,7 @@ def test_several_labels_of_each_example(call, tmp_path):
     assert {"eval_micro_f1", "eval_macro_f1", "eval_accuracy"} < set(results(tmp_path / "out/eval_results.txt"))
     assert set(rows_of(tmp_path / "out/predictions.tsv")[0]) >= {"labels", "p(bright)", "p(old)", "p(quiet)"}
     assert json.loads((tmp_path / "out/model.json").read_text())["kind"] == "multi"
+    assert log_of(tmp_path / "out")[0]["loss"] != pytest.approx(np.log(2), abs=1e-3)  # biases begin at the frequencies
 
 
 def test_a_teacher_is_followed_and_asked_once(call, finished, tmp_path):

@@ -152,6 +152,15 @@ def test_the_folder_needs_no_other_flag(call, finished, tmp_path):
     assert {name: (tmp_path / "out" / name).read_bytes() for name in names} == before
 
 
+def test_what_another_test_file_left_does_not_stay(call, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    (tmp_path / "words.txt").write_text("river\nhung\n")
+    assert call("--do_predict", **BARE, test_file=tmp_path / "words.txt")[:2] == (0, [])
+    assert not {"test_results.txt", "report_test.txt", "confusion_test.png"} & set(os.listdir(tmp_path / "out"))
+    lines = (tmp_path / "out/predictions.conll").read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["river", "hung"]
+
+
 def test_a_run_that_lost_its_end_goes_on_to_the_same_bytes(call, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "out")
     last = checkpoint.latest(tmp_path / "out")

@@ -196,6 +196,17 @@ def test_the_folder_needs_no_other_flag(call, finished, tmp_path):
     assert (tmp_path / "copy/model.json").read_bytes() == (finished / "model.json").read_bytes()
 
 
+def test_a_threshold_belongs_to_the_weights_it_was_found_for(call, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    first = (tmp_path / "out/eval_results.txt").read_bytes()
+    assert call("--do_train", "--do_eval", "--do_predict")[:2] == (0, [])  # complete; the scores are those of before
+    assert (tmp_path / "out/eval_results.txt").read_bytes() == first
+    assert "null_score_diff_threshold" in json.loads((tmp_path / "out/model.json").read_text())
+    assert call("--do_train", "--resume", num_train_epochs=2.2)[:2] == (0, [])
+    assert "null_score_diff_threshold" not in json.loads((tmp_path / "out/model.json").read_text())
+    assert not (tmp_path / "out/eval_results.txt").exists()
+
+
 def test_the_predictor_gives_the_answers_of_the_script(finished, data):
     said = json.loads((finished / "predictions.json").read_text())
     paragraphs = json.loads((data / "dev.json").read_text())["data"][0]["paragraphs"]
@@ -273,6 +284,7 @@ def no_compute(monkeypatch):
 def bad_files(data, folder):
     folder.mkdir()
     (folder / "broken.json").write_text('{"data": [')
+    (folder / "deep.json").write_text('{"data": ' + "[" * 100000)
     (folder / "shape.json").write_text('{"data": [{"paragraphs": [{"context": "a"}]}]}')
     unanswered = json.loads((data / "answered.json").read_text())["data"][0]["paragraphs"]
     del unanswered[0]["qas"][0]["answers"]
@@ -288,6 +300,7 @@ REFUSED = [
     (["--do_predict"], {"predict_file": None}, "--do_predict needs --predict_file"),
     (["--do_train", "--do_eval"], {"predict_file": None}, "--do_eval needs --eval_file or --predict_file"),
     (["--do_train"], {"eval_every_steps": 1, "predict_file": None}, "--eval_every_steps needs --eval_file or"),
+    (["--do_train"], {"train_file": "{bad}/deep.json"}, "{bad}/deep.json: not JSON"),
     (["--do_train"], {"train_file": "{bad}/none.json"}, "{bad}/none.json"),
     (["--do_train"], {"train_file": "{bad}/broken.json"}, "{bad}/broken.json"),
     (["--do_train"], {"train_file": "{bad}/shape.json"}, "{bad}/shape.json: data[0].paragraphs[0].qas is missing"),
