@@ -6,10 +6,10 @@ import os
 
 import keras
 
-from bert_tf import checkpoint, feature_cache, files, model_dir, modeling, run_dir
+from bert_tf import checkpoint, files, model_dir, modeling, run_dir
 from bert_tf.classification import answers, examples, features, reports, scores, submission, tasks
 from bert_tf.classification.objective import Distillation, balanced_class_weights, build_objective, log_odds
-from bert_tf.cli import classifier, fine_tuning, repeats, training
+from bert_tf.cli import classifier, common, fine_tuning, repeats, training
 from bert_tf.errors import UserError
 
 logger = logging.getLogger("bert_tf")
@@ -19,8 +19,6 @@ TEST_RESULTS, PREDICTIONS = "test_results{}.tsv", "predictions{}.tsv"
 
 def run(values):
     """Does what the flags ask for: for one task or several, with one seed or several."""
-    if values.features_dir is None:
-        values.features_dir = feature_cache.default_folder()
     names = (values.task_name or "").split(",")
     if len(names) == 1:
         run_task(values)
@@ -106,8 +104,7 @@ def run_once(values):
 
 def find_tables(values, setup):
     """`(path, table)` of all that the flags ask for: by kind (train, dev, test), then by split (dev_mismatched)."""
-    wanted = {"train": values.do_train, "dev": values.do_eval or values.do_train and values.eval_every_steps,
-              "test": values.do_predict}
+    wanted = {"train": values.do_train, "dev": common.evaluates(values), "test": values.do_predict}
     return {kind: classifier.find_tables(values, setup, kind) for kind in wanted if wanted[kind]}
 
 

@@ -158,6 +158,11 @@ def check_fine_tuning_flags(values):
         raise UserError(f"--warmup_proportion={values.warmup_proportion} must be from 0 to 1")
 
 
+def evaluates(values):
+    """Whether a script that fine-tunes evaluates: at the end, or while it trains."""
+    return bool(values.do_eval or values.do_train and values.eval_every_steps)
+
+
 def check_pattern(flag, pattern):
     """`UserError` for what is no regular expression."""
     try:

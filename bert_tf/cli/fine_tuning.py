@@ -87,10 +87,11 @@ def kept(values, what, path, others, settings, make):
 
     `what` says in a word what that is. Of several workers the chief alone keeps it.
     """
-    if not values.features_dir or not files.exists(path):  # a dataset's path is none
+    folder = feature_cache.default_folder() if values.features_dir is None else values.features_dir
+    if not folder or not files.exists(path):  # a dataset's path is none
         return make()
     place = hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:8]
-    return feature_cache.load_or_make(values.features_dir, f"{what}-{os.path.basename(path)}-{place}",
+    return feature_cache.load_or_make(folder, f"{what}-{os.path.basename(path)}-{place}",
                                       feature_cache.fingerprint([path, *others], settings), make,
                                       training.make_runtime(values).is_chief)
 

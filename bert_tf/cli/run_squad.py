@@ -80,8 +80,7 @@ def check_flags(values):
         raise UserError("--do_train needs --train_file")
     if values.do_predict and not values.predict_file:
         raise UserError("--do_predict needs --predict_file")
-    evaluates = values.do_eval or values.do_train and values.eval_every_steps
-    if evaluates and not (values.eval_file or values.predict_file):
+    if common.evaluates(values) and not (values.eval_file or values.predict_file):
         raise UserError(f"--{'do_eval' if values.do_eval else 'eval_every_steps'} needs --eval_file or --predict_file")
     for flag, known in (("answer_text", ("original", "offsets")), ("language", (None, "en", "zh")),
                         ("span_softmax", ("tokens", "all"))):

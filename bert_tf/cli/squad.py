@@ -7,8 +7,8 @@ import os
 
 import numpy as np
 
-from bert_tf import feature_cache, files, model_dir, modeling, run_dir
-from bert_tf.cli import fine_tuning, repeats, training
+from bert_tf import files, model_dir, modeling, run_dir
+from bert_tf.cli import common, fine_tuning, repeats, training
 from bert_tf.errors import UserError
 from bert_tf.squad import answers, examples, features, outputs, reports, scores
 from bert_tf.squad.objective import Objective
@@ -42,8 +42,6 @@ class Data:
 
 def run(values):
     """Does what the flags ask for: with one seed or several."""
-    if values.features_dir is None:
-        values.features_dir = feature_cache.default_folder()
     repeats.run(values, training.make_runtime(values).kind, run_once,
                 lambda metrics: "best_f1" if "best_f1" in metrics else "f1")
 
@@ -122,17 +120,12 @@ def eval_file(values):
 
 def asked_files(values):
     """The files whose questions the model will be asked, each once."""
-    return dict.fromkeys([eval_file(values)] * evaluates(values) + [values.predict_file] * values.do_predict)
-
-
-def evaluates(values):
-    """Whether answers are scored, at the end or while training."""
-    return bool(values.do_eval or values.do_train and values.eval_every_steps)
+    return dict.fromkeys([eval_file(values)] * common.evaluates(values) + [values.predict_file] * values.do_predict)
 
 
 def read_asked(values, setup, path):
     """The `Data` of a file to be answered; one that is only predicted need not have answers."""
-    is_scored = path == eval_file(values) and evaluates(values)
+    is_scored = path == eval_file(values) and common.evaluates(values)
     found = examples.read(path, False, setup.version_2_with_negative, is_scored)
     if is_scored and not any(map(scores.is_scored, found)):
         raise UserError(f"{path}: no question has a gold answer, so that nothing can be scored; predict without "
@@ -228,7 +221,7 @@ def write_evaluation(values, setup, step, metrics, data, found):
     files.make_folder(values.output_dir)
     logger.info("evaluation at step %d:", step)
     run_dir.write_results(values.output_dir, {"global_step": step, **metrics})
-    said = answers.with_threshold(found, setup.threshold) if setup.version_2_with_negative else found
+    said = answers.with_threshold(found, setup.threshold)
     per_question = scores.by_question(data.examples, texts_of(data.examples, said), setup.version_2_with_negative,
                                       setup.language)
     num_windows = np.bincount(data.features.example_numbers, minlength=len(data.examples))
@@ -241,7 +234,7 @@ def write_evaluation(values, setup, step, metrics, data, found):
 def write_predictions(values, setup, questions, found):
     """Writes the answers as the original does."""
     files.make_folder(values.output_dir)
-    said = answers.with_threshold(found, setup.threshold) if setup.version_2_with_negative else found
+    said = answers.with_threshold(found, setup.threshold)
     answers.write(values.output_dir, questions, said, setup.version_2_with_negative)
     unanswered = sum(not answer.text for answer in said)
     logger.info("%s: %d answers, %d of them none", os.path.join(values.output_dir, answers.PREDICTIONS), len(said),

@@ -10,8 +10,8 @@ import os
 
 import numpy as np
 
-from bert_tf import feature_cache, files, model_dir, modeling, run_dir
-from bert_tf.cli import fine_tuning, repeats, training
+from bert_tf import files, model_dir, modeling, run_dir
+from bert_tf.cli import common, fine_tuning, repeats, training
 from bert_tf.errors import UserError
 from bert_tf.tagging import answers, examples, features, reports, scores
 from bert_tf.tagging.objective import Objective
@@ -50,8 +50,6 @@ class Setup:
 
 def run(values):
     """Does what the flags ask for: with one seed or several."""
-    if values.features_dir is None:
-        values.features_dir = feature_cache.default_folder()
     repeats.run(values, training.make_runtime(values).kind, run_once,
                 lambda metrics: "f1" if "f1" in metrics else "macro_f1")
 
@@ -96,8 +94,7 @@ def run_once(values):
 
 def asked_files(values):
     """The paths of the files that the flags ask for, by kind: train, dev, test."""
-    wanted = {"train": values.do_train, "dev": values.do_eval or values.do_train and values.eval_every_steps,
-              "test": values.do_predict}
+    wanted = {"train": values.do_train, "dev": common.evaluates(values), "test": values.do_predict}
     return {kind: find_file(values, kind) for kind in wanted if wanted[kind]}
 
 
