@@ -13,7 +13,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import files
+from bert_tf import files, model_dir
 from bert_tf.errors import UserError
 from bert_tf.names import AVERAGE, variable_name
 
@@ -237,11 +237,11 @@ def digest(prefix):
     return files.sha256(f"{prefix}.index")
 
 
-def restore(model, path, allow_missing=False, averaged=False):
+def restore(model, path, allow_missing=False, averaged=None):
     """Gives a model's variables the values of the checkpoint that `path` means, and says what it did (`Report`).
 
     With `averaged` a weight gets its moving average, if the checkpoint has one; a checkpoint that has none at all is
-    then a `UserError`.
+    then a `UserError`. None is what the folder says: whether its model was evaluated so.
     Every variable under `bert/` must be there in its shape, else `UserError` before anything is assigned, unless
     `allow_missing`. Heads may be missing or misshapen: they keep their initial values and are reported, as are
     variables that only the file has. A checkpoint that shares nothing with the model is always refused, as is one
@@ -252,6 +252,8 @@ def restore(model, path, allow_missing=False, averaged=False):
     prefix = find(path)
     entries = list_variables(prefix)
     variables = named_weights(model)
+    if averaged is None:
+        averaged = model_dir.read_info(prefix).get("use_ema", False)
     averages = {name: f"{name}/{AVERAGE}" for name in variables if averaged and f"{name}/{AVERAGE}" in entries}
     if averaged and not averages:
         raise UserError(f"{prefix}: holds no moving averages of the weights; leave --use_ema out")

@@ -170,6 +170,12 @@ def expand(patterns, flag):
     return paths
 
 
+def copy(source, path):
+    """Puts a copy of a file in place of `path`; errors as `open_binary` and `replacing`."""
+    with open_binary(source) as file, replacing(path, "wb") as copied:
+        copied.write(file.read())
+
+
 @contextlib.contextmanager
 def replacing(path, mode="w"):
     """A file that is written beside `path` and renamed into place when the block ends well, else removed.

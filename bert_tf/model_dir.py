@@ -17,7 +17,10 @@ KINDS = {"task": (str,), "labels": (list,), "max_seq_length": (int,), "do_lower_
          "strip_accents": (bool, type(None)), "kind": (str,), "pooling": (str,), "best_checkpoint": (str,),
          "doc_stride": (int,), "max_query_length": (int,), "version_2_with_negative": (bool,),
          "null_score_diff_threshold": (int, float), "language": (str,), "columns": (dict,),
-         "document_context": (bool,), "scheme": (str,)}
+         "document_context": (bool,), "scheme": (str,), "use_ema": (bool,)}
+# Of these, what the texts may be.
+KNOWN = {"kind": ("single", "multi", "regression", "span", "tags"), "pooling": ("cls", "mean"),
+         "language": ("en", "zh"), "scheme": ("BIO", "IOB1", "BIOES", "plain")}
 
 
 def find(path):
@@ -59,10 +62,7 @@ def write(folder, config, info, vocab_file=None):
     with files.replacing(os.path.join(folder, INFO)) as file:
         file.write(json.dumps(info, indent=2, sort_keys=True) + "\n")
     if vocab_file:
-        with files.open_binary(vocab_file) as source:
-            content = source.read()
-        with files.replacing(os.path.join(folder, VOCAB), "wb") as file:
-            file.write(content)
+        files.copy(vocab_file, os.path.join(folder, VOCAB))
 
 
 def note(folder, **info):
@@ -81,10 +81,21 @@ def read_info(prefix):
     """
     path = os.path.join(os.path.dirname(prefix), INFO)
     info = files.read_json_object(path) if files.exists(path) else {}
-    for name, kinds in KINDS.items():
-        if name in info and type(info[name]) not in kinds:
-            raise UserError(f"{path}: {name} is {info[name]!r}; mend or remove the file")
+    for name in KINDS:
+        if name in info and not _is_sound(name, info[name]):
+            raise UserError(f"{path}: {name} is {info[name]!r:.100}; mend or remove the file")
     return info
+
+
+def _is_sound(name, value):
+    """Whether a script can go by what a folder says."""
+    if type(value) not in KINDS[name] or value not in KNOWN.get(name, (value,)):
+        return False
+    if name == "labels":
+        return all(isinstance(label, str) for label in value) and len(set(value)) == len(value)
+    if name == "columns":
+        return all(type(said) is (bool if flag == "header" else str) for flag, said in value.items())
+    return value == value  # unlike NaN
 
 
 def load_tokenizer(vocab_file, config, prefix=None, do_lower_case=None, allow_case_mismatch=False):

@@ -25,9 +25,10 @@ class Predictor:
     """The model in a folder that run_classifier.py, run_squad.py or run_ner.py left, loaded once to answer many times.
 
     `Predictor(folder)` is a `Classifier`, `QuestionAnswerer` or `Tagger`, which say what they take and give. `folder`
-    may be a checkpoint's prefix too. `use_ema` takes the moving averages of the weights. Texts of like length share a
-    batch of at most `batch_size`; the same texts in batches of the same size give the same bits as the script does. It
-    is traced once for all lengths (with `xla` compiled once for each of a few shapes), and threads may share it.
+    may be a checkpoint's prefix too. `use_ema` takes the moving averages of the weights, or not (None: as the folder
+    says). Texts of like length share a batch of at most `batch_size`; the same texts in batches of the same size give
+    the same bits as the script does. It is traced once for all lengths (with `xla` compiled once for each of a few
+    shapes), and threads may share it.
     `UserError` for a folder of another kind or one whose head was never trained, and for what is no text.
     """
 
@@ -36,7 +37,7 @@ class Predictor:
         fitting = {QuestionAnswerer.KIND: QuestionAnswerer, Tagger.KIND: Tagger}.get(kind, Classifier)
         return super().__new__(fitting if cls is Predictor else cls)
 
-    def __init__(self, folder, precision="float32", xla=False, batch_size=8, use_ema=False):
+    def __init__(self, folder, precision="float32", xla=False, batch_size=8, use_ema=None):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1")
         runtime = Runtime(precision=precision, xla=xla, strategy="one")
@@ -103,8 +104,6 @@ class Classifier(Predictor):
             raise UserError(f"{info_file} is of a {kind}, not of a classifier; fine-tune the model with "
                             f"{self.SCRIPT}")
         self.task = tasks.Task(info["task"], {}, labels, kind=kind)
-        if not all(isinstance(label, str) for label in labels):
-            raise UserError(f"{info_file} holds labels that are no names")
         if bool(labels) != (kind != "regression"):
             raise UserError(f"{info_file} says {kind}, and {len(labels)} labels")
 
@@ -157,6 +156,7 @@ class QuestionAnswerer(Predictor):
                 for answer, (question, _) in zip(found, pairs)]
 
     def _take(self, info, prefix):
+        squad_features.check_lengths(self.max_seq_length, info["doc_stride"], info["max_query_length"])
         self._settings = squad_answers.Settings(
             version_2_with_negative=info["version_2_with_negative"], answer_text="offsets",
             null_score_diff_threshold=info.get("null_score_diff_threshold", 0.0))
@@ -179,7 +179,8 @@ class Tagger(Predictor):
     """The `Predictor` on a folder of run_ner.py.
 
     `predictor([text, [word, ...], ...])` -> a list with a dictionary for each, in the same order. A text is split at
-    white space; words may be given as a list instead.
+    white space; words may be given as a list instead. Each is a document of its own, also for a model that was trained
+    with --document_context.
 
       words          the words
       labels         the likeliest label of each
@@ -208,6 +209,11 @@ class Tagger(Predictor):
             labels = [self._info["labels"][number] for number in decided[here].tolist()]
             found.append(self._describe(words, spans, labels, likely[here]))
         return found
+
+    def _take(self, info, prefix):
+        tagging_features.check_lengths(self.max_seq_length, info["doc_stride"])
+        if not info["labels"]:
+            raise UserError(f"{prefix}: {model_dir.INFO} beside it names no labels")
 
     def _build_model(self, info, policy):
         return modeling.BertForTokenClassification(self.config, len(info["labels"]), dtype=policy)

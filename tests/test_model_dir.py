@@ -48,7 +48,11 @@ def test_a_checkpoint_in_the_current_folder_finds_its_files(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"max_seq_length": "128"}', '{"do_lower_case": 1}',
-                                  '{"labels": null}', '{"task": ["MRPC"]}', '{"max_seq_length": true}'])
+                                  '{"labels": null}', '{"task": ["MRPC"]}', '{"max_seq_length": true}',
+                                  '{"labels": [1]}', '{"labels": ["a", "a"]}', '{"kind": "spans"}',
+                                  '{"pooling": "max"}', '{"language": "fr"}', '{"scheme": "bio"}',
+                                  '{"null_score_diff_threshold": NaN}', '{"columns": {"header": "yes"}}',
+                                  '{"columns": {"text_columns": [0]}}'])
 def test_notes_that_are_none_are_refused(tmp_path, text):
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(UserError, match="model.json"):

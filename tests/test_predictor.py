@@ -170,6 +170,10 @@ def test_the_best_checkpoint_is_taken_and_averages_on_demand(goldens, tmp_path):
                               for path, settings in ((tmp_path, {}), (tmp_path / "model.ckpt-2", {}),
                                                      (tmp_path, {"use_ema": True})))
     assert averaged == newest != best
+    model_dir.note(tmp_path, use_ema=True)  # as a run that was evaluated so leaves it
+    noted, raw = (list(Predictor(tmp_path, use_ema=choice)(["river"])[0]["probabilities"].values())
+                  for choice in (None, False))
+    assert (noted, raw) == (averaged, best)
     with pytest.raises(UserError, match="no moving averages"):
         Predictor(tmp_path / "model.ckpt-2", use_ema=True)
 
@@ -185,8 +189,8 @@ def test_the_folder_decides_what_answers_and_another_kind_is_refused(folder, pre
     ({"leave_out": ("output_weights",)}, "a head that was never trained cannot answer: 1 .output_weights."),
     ({"task": None}, "beside it lacks task: not the folder of a Classifier; fine-tune"),
     ({"labels": None}, "lacks labels"), ({"max_seq_length": None}, "lacks max_seq_length"),
-    ({"kind": "tagging"}, "is of a tagging"), ({"kind": "regression"}, "says regression, and 3 labels"),
-    ({"labels": [1, 2]}, "labels that are no names"), ({"max_seq_length": 65}, "between 3 and the model's 64")])
+    ({"kind": "tagging"}, "kind is 'tagging'; mend"), ({"kind": "regression"}, "says regression, and 3 labels"),
+    ({"labels": [1, 2]}, "mend or remove"), ({"max_seq_length": 65}, "between 3 and the model's 64")])
 def test_folders_that_are_refused(goldens, tmp_path, changed, message):
     write_folder(tmp_path, goldens, **changed)
     with pytest.raises(UserError, match=message):

@@ -15,6 +15,10 @@ from bert_tf.errors import UserError
 logger = logging.getLogger("bert_tf")
 
 TEST_RESULTS, PREDICTIONS = "test_results{}.tsv", "predictions{}.tsv"
+MISMATCHED = "_mismatched"  # MNLI's second sets
+# All that a run leaves beside its model.
+RESULTS = (run_dir.RESULTS, *(name.format(suffix) for name in (TEST_RESULTS, PREDICTIONS, *reports.NAMES)
+                              for suffix in ("", MISMATCHED)), *(row.file for row in submission.TEST_SETS))
 
 
 def run(values):
@@ -53,14 +57,14 @@ def check_files(values):
 
 def run_task(values):
     """Does what the flags ask for with one task, and returns the metrics of the evaluation, {} without one."""
-    return repeats.run(values, training.make_runtime(values).kind, run_once, official_metric)
+    return repeats.run(values, training.make_runtime(values).kind, run_once, official_metric, RESULTS)
 
 
 def official_metric(metrics):
     """The one of a run's metrics that its task's results are told by."""
     official = (name for name in metrics if name not in ("loss", "eval_loss", "eval_accuracy"))
     usual = "eval_accuracy" if "eval_accuracy" in metrics else "eval_loss"
-    return next((name for name in official if not name.endswith("_mismatched")), usual)
+    return next((name for name in official if not name.endswith(MISMATCHED)), usual)
 
 
 def run_once(values):
@@ -149,16 +153,15 @@ def fingerprint(values, setup, rows, teacher):
              "class_weights"]
     if teacher:
         names += ["distillation_temperature", "distillation_alpha"]
-    return {"script": "run_classifier", "task": setup.task.name, "examples": rows.digest,
+    return {"script": "run_classifier", "task": setup.task.name, "labels": list(setup.task.labels),
+            "examples": rows.digest,
             "config": setup.base.config.to_dict(), "pooling": setup.pooling,
             "teacher": teacher and checkpoint.digest(teacher), **{name: values[name].value for name in names}}
 
 
 def write_model_dir(values, setup, **info):
     """Makes --output_dir a classifier of its own; results of other weights do not stay beside it."""
-    names = [name for split in setup.task.splits_of("test") for name in names_of_predictions(setup.task, split)]
-    names += [name.format(suffix_of(split)) for split in setup.task.splits_of("dev") for name in reports.NAMES]
-    for name in (run_dir.RESULTS, *names):
+    for name in RESULTS:
         files.remove(os.path.join(values.output_dir, name))
     info |= {"task": setup.task.name, "kind": setup.task.kind, "labels": list(setup.task.labels),
              "max_seq_length": setup.max_seq_length, "pooling": setup.pooling,

@@ -38,7 +38,8 @@ STEP = (
     ("float", "layer_decay", 1.0, "Each layer learns at this part of the rate of the one above it; 1: all alike."),
     ("bool", "recompute", False, "Recompute each layer's activations in the backward pass: less memory, more time."),
     ("float", "ema_decay", None, "Keep a moving average of the weights with this decay beside them."),
-    ("bool", "use_ema", False, "Evaluate and predict with the moving averages in place of the weights."),
+    ("bool", "use_ema", None, "Evaluate and predict with the moving averages in place of the weights (default: as the "
+     "model's folder says, else no)."),
     ("string", "freeze", None, "Variables whose name matches this regular expression are not trained."),
     ("integer", "lora_rank", None, "Train low-rank additions to the attention projections, and the heads, only."),
     ("string", "lora_train", None, "With --lora_rank: train the variables that match this regular expression too."),

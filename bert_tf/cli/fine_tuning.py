@@ -7,7 +7,7 @@ import logging
 import math
 import os
 
-from bert_tf import batching, checkpoint, feature_cache, files, model_dir, modeling, tokenization
+from bert_tf import batching, checkpoint, cluster, feature_cache, files, model_dir, modeling, tokenization
 from bert_tf.cli import models, training
 from bert_tf.errors import UserError
 from bert_tf.training.state import EXAMPLES_SEEN
@@ -60,11 +60,24 @@ def find_base(values, start_from):
         raise UserError(f"nothing to evaluate: {values.output_dir} holds no checkpoint, and no --init_checkpoint is "
                         "given")
     infos = [(prefix, model_dir.read_info(prefix)) for prefix in prefixes]
+    if newest and start_from and not values.do_train and os.path.realpath(start_from) != os.path.realpath(newest):
+        say_passed_over(values, newest, infos[1][1])
     prefix, info = next((row for row in infos if row[1]), (prefixes[0] if prefixes else None, {}))
     config = modeling.BertConfig.from_json_file(find_file(values, prefixes, model_dir.CONFIG, "bert_config_file"))
     vocab_file = find_file(values, prefixes, model_dir.VOCAB, "vocab_file")
     tokenizer = model_dir.load_tokenizer(vocab_file, config, prefix, values.do_lower_case, values.allow_case_mismatch)
     return Base(prefixes, prefix, info, config, vocab_file, tokenizer)
+
+
+def say_passed_over(values, newest, info):
+    """Says that the model is the one in --output_dir; `UserError` where --init_checkpoint, by its `info`, is another.
+
+    It may be the pretrained model that training began with, as in the original's commands.
+    """
+    if "kind" in info or "labels" in info:
+        raise UserError(f"--init_checkpoint={values.init_checkpoint} is fine-tuned, and so is {newest} in "
+                        "--output_dir; leave the first out, or give --output_dir a folder without checkpoints")
+    logger.info("the model is %s; --init_checkpoint is only what its training began with", newest)
 
 
 def find_file(values, prefixes, name, flag):
@@ -90,10 +103,11 @@ def kept(values, what, path, others, settings, make):
     folder = feature_cache.default_folder() if values.features_dir is None else values.features_dir
     if not folder or not files.exists(path):  # a dataset's path is none
         return make()
+    workers = cluster.Cluster.from_environment()
     place = hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:8]
     return feature_cache.load_or_make(folder, f"{what}-{os.path.basename(path)}-{place}",
                                       feature_cache.fingerprint([path, *others], settings), make,
-                                      training.make_runtime(values).is_chief)
+                                      workers is None or workers.is_chief)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +153,12 @@ def training_feed(values, runtime, rows, plan, make):
 
 
 def find_start(values, runtime, feed, plan, start_from, settings, metric_names):
-    """`training.find_start`; `UserError` too where a checkpoint's place was counted with another batch size."""
+    """`training.find_start`; `UserError` too where the run so far had other labels or counts by another batch size."""
     start = training.find_start(values, runtime, feed, start_from, settings, metric_names)
+    had = model_dir.read_info(start.newest).get("labels") if start.newest else None
+    if had is not None and had != settings.get("labels"):
+        raise UserError(f"{values.output_dir} holds a run with other labels, {had!r:.100} in place of "
+                        f"{settings.get('labels')!r:.100}; give the run a folder of its own")
     if start.newest and EXAMPLES_SEEN in checkpoint.list_variables(start.newest):
         batch_size, prefix = values.train_batch_size, start.newest
         seen, step = int(dict(checkpoint.read(prefix, [EXAMPLES_SEEN]))[EXAMPLES_SEEN]), checkpoint.step_of(prefix)

@@ -51,32 +51,31 @@ def check(values, kind):
                         "--do_eval")
 
 
-def run(values, kind, run_once, choose):
-    """`run_once(values)` with --seed alone, or `over_seeds` and then the prediction -> the metrics; checks first.
+def run(values, kind, run_once, choose, results):
+    """`run_once(values)` with --seed alone, or `over_seeds` -> the metrics; checks first.
 
-    `choose(metrics)` names the metric that seeds are compared by where --best_metric does not.
+    `choose(metrics)` names the metric that seeds are compared by where --best_metric does not, `results` all files
+    that a run leaves beside its model.
     """
     check(values, kind)
     if values.num_seeds == 1:
         return run_once(values)
     best_by = values.best_metric if values["best_metric"].present else None
-    metrics = over_seeds(values, run_once, lambda metrics: best_by or choose(metrics))
-    if values.do_predict:
-        run_once(changed(values, do_train=False, do_eval=False))
-    return metrics
+    return over_seeds(values, run_once, lambda metrics: best_by or choose(metrics), results)
 
 
-def over_seeds(values, run, choose):
-    """Makes --num_seeds runs in `seed_<n>` below --output_dir, and --output_dir the model of the best.
+def over_seeds(values, run, choose, results):
+    """Makes --num_seeds runs in `seed_<n>` below --output_dir, and --output_dir the model of the best, with `results`.
 
-    `run(values)` trains, evaluates and returns the metrics by name; `choose(metrics)` names the one by which the best
-    is found: the greatest, the smallest where the name ends in "loss". Returns the means; `seeds.tsv` tells all.
+    `run(values)` trains, evaluates, predicts and returns the metrics by name; `choose(metrics)` names the one by which
+    the best is found: the greatest, the smallest where the name ends in "loss". Returns the means; `seeds.tsv` tells
+    all.
     """
     folders, rows = {}, {}
     for seed in range(values.seed, values.seed + values.num_seeds):
         folders[seed] = os.path.join(values.output_dir, f"seed_{seed}")
         logger.info("seed %d: %s", seed, folders[seed])
-        rows[seed] = run(changed(values, seed=seed, output_dir=folders[seed], do_predict=False))
+        rows[seed] = run(changed(values, seed=seed, output_dir=folders[seed]))
         keras.utils.clear_session()
     columns = {name: [float(row[name]) for row in rows.values()] for name in rows[values.seed]}
     means = {name: float(np.mean(column)) for name, column in columns.items()}
@@ -88,12 +87,12 @@ def over_seeds(values, run, choose):
     if best is None:
         raise UserError(f"{metric} is no number with any seed; {values.output_dir} holds the runs, and none is chosen")
     logger.info("the best %s has seed %d: %s is its model", metric, best, values.output_dir)
-    adopt(folders[best], values.output_dir)
+    adopt(folders[best], values.output_dir, results)
     return means
 
 
-def adopt(source, folder):
-    """Makes `folder` the model that the run in `source` left: its checkpoint and what lies beside it."""
+def adopt(source, folder, results):
+    """Makes `folder` the model that the run in `source` left: its checkpoint, and of the files `results` its own."""
     prefix = model_dir.find(source)
     adopted = os.path.join(folder, os.path.basename(prefix))
     checkpoint.write(adopted, dict(checkpoint.read(prefix)))
@@ -101,11 +100,11 @@ def adopt(source, folder):
     for earlier in checkpoint.list_prefixes(folder):
         if os.path.basename(earlier) != os.path.basename(adopted):
             checkpoint.delete(earlier)
-    for name in (model_dir.CONFIG, model_dir.VOCAB, model_dir.INFO):
-        with files.open_binary(os.path.join(source, name)) as file:
-            content = file.read()
-        with files.replacing(os.path.join(folder, name), "wb") as file:
-            file.write(content)
+    for name in (model_dir.CONFIG, model_dir.VOCAB, model_dir.INFO, *results):
+        if files.exists(os.path.join(source, name)):
+            files.copy(os.path.join(source, name), os.path.join(folder, name))
+        else:
+            files.remove(os.path.join(folder, name))  # another run's
 
 
 def write_table(path, head, rows):

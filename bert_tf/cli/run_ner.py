@@ -17,6 +17,7 @@ FLAGS = (
     ("string", "train_file", None, "The file to train on, in columns or JSON lines (default: the one in --data_dir)."),
     ("string", "dev_file", None, "The file to evaluate on (default: the one in --data_dir)."),
     ("string", "test_file", None, "The file to predict (default: the one in --data_dir)."),
+    ("bool", "unlabelled_test", False, "Pass over what stands beside the words of the file to predict."),
     ("string", "token_column", None, "The words' column by number from 0, or in JSON lines by name (default: found "
      "out and said)."),
     ("string", "label_column", None, "The labels' column, the same; -1 is the last."),

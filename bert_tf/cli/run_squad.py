@@ -5,6 +5,8 @@ own: for evaluating and predicting it needs no other flag than --predict_file. T
 stopped, or says that it is complete.
 """
 
+import math
+
 from absl import flags
 
 from bert_tf import files
@@ -86,6 +88,8 @@ def check_flags(values):
                         ("span_softmax", ("tokens", "all"))):
         if values[flag].value not in known:
             raise UserError(f"--{flag}={values[flag].value} must be {' or '.join(filter(None, known))}")
+    if math.isnan(values.null_score_diff_threshold or 0.0):
+        raise UserError("--null_score_diff_threshold=nan is no number")
     common.check_training_flags(values)
     common.check_fine_tuning_flags(values)
     common.require_at_least(values, 1, "doc_stride", "max_query_length", "n_best_size", "max_answer_length")

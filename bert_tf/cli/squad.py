@@ -17,6 +17,8 @@ logger = logging.getLogger("bert_tf")
 
 KIND = "span"  # of the model, in its folder's model.json
 MISTAKES = "mistakes.tsv"
+# All that a run leaves beside its model.
+RESULTS = (run_dir.RESULTS, answers.PREDICTIONS, answers.NBEST, answers.NULL_ODDS, MISTAKES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Data:
 def run(values):
     """Does what the flags ask for: with one seed or several."""
     repeats.run(values, training.make_runtime(values).kind, run_once,
-                lambda metrics: "best_f1" if "best_f1" in metrics else "f1")
+                lambda metrics: "best_f1" if "best_f1" in metrics else "f1", RESULTS)
 
 
 def run_once(values):
@@ -55,7 +57,7 @@ def run_once(values):
     objective = Objective(values.span_softmax)
     sizes = training.make_sizes(values, runtime, static=values.span_softmax == "all")
     asked = {path: read_asked(values, setup, path) for path in asked_files(values)}
-    course = prepare_training(values, runtime, setup, sizes, start_from) if values.do_train else None
+    course = prepare_training(values, runtime, setup, sizes, start_from, asked) if values.do_train else None
     with runtime.start().scope():
         model = modeling.BertForQuestionAnswering(setup.base.config, dtype=runtime.policy)
         predict = outputs.build_predict(model, objective, runtime, sizes)
@@ -145,20 +147,28 @@ def make_features(values, setup, path, is_training, read):
     return features.Features(path, **fine_tuning.kept(values, "squad", path, [setup.base.vocab_file], settings, make))
 
 
-def prepare_training(values, runtime, setup, sizes, start_from):
-    """The `Course` of training."""
+def prepare_training(values, runtime, setup, sizes, start_from, asked):
+    """The `Course` of training; `asked` has the `Data` to be evaluated on."""
     def read():
         return examples.read(values.train_file, True, setup.version_2_with_negative)
 
     rows = make_features(values, setup, values.train_file, True, read)
     if not len(rows):
-        raise UserError(f"{values.train_file}: no window to train on; all contexts are without a word")
+        raise UserError(f"{values.train_file}: no window to train on; all contexts are without a word"
+                        + ", or --drop_windows_without_answer left all windows out"
+                        * values.drop_windows_without_answer)
     plan = fine_tuning.make_plan(values, len(rows), num_counted=len(rows.places))
     feed = fine_tuning.training_feed(values, runtime, rows, plan,
                                      lambda numbers: features.make_batch(rows, numbers, sizes))
     start = fine_tuning.find_start(values, runtime, feed, plan, start_from, fingerprint(values, setup, rows),
-                                   scores.metric_names(setup.version_2_with_negative))
+                                   find_metric_names(values, setup, asked))
     return fine_tuning.Course(plan, feed, start)
+
+
+def find_metric_names(values, setup, asked):
+    """The names of the metrics that a step or a seed can be the best by."""
+    questions = asked[eval_file(values)].examples if common.evaluates(values) else []
+    return scores.metric_names(setup.version_2_with_negative, questions)
 
 
 def fingerprint(values, setup, rows):
@@ -170,7 +180,7 @@ def fingerprint(values, setup, rows):
 
 def write_model_dir(values, setup, **info):
     """Makes --output_dir a model of its own; results of other weights do not stay beside it."""
-    for name in (run_dir.RESULTS, answers.PREDICTIONS, answers.NBEST, answers.NULL_ODDS, MISTAKES):
+    for name in RESULTS:
         files.remove(os.path.join(values.output_dir, name))
     names = ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative", "language")
     info = {"task": "squad", "kind": KIND, **{name: getattr(setup, name) for name in names},

@@ -21,6 +21,9 @@ logger = logging.getLogger("bert_tf")
 KIND = "tags"  # of the model, in its folder's model.json
 PREDICTIONS, TEST_RESULTS = "predictions.conll", "test_results.txt"
 TEST = "_test"  # what ends the names of the test file's reports
+# All that a run leaves beside its model.
+RESULTS = (run_dir.RESULTS, PREDICTIONS, TEST_RESULTS,
+           *(name.format(suffix) for name in reports.NAMES for suffix in ("", TEST)))
 # The files of each kind in --data_dir: one of the names with one of the endings.
 NAMES = {"train": ("train",), "dev": ("dev", "devel", "valid", "validation"), "test": ("test",)}
 ENDINGS = (".conll", ".tsv", ".txt", ".bio", ".iob", ".jsonl", ".json")
@@ -51,7 +54,7 @@ class Setup:
 def run(values):
     """Does what the flags ask for: with one seed or several."""
     repeats.run(values, training.make_runtime(values).kind, run_once,
-                lambda metrics: "f1" if "f1" in metrics else "macro_f1")
+                lambda metrics: "f1" if "f1" in metrics else "macro_f1", RESULTS)
 
 
 def run_once(values):
@@ -62,7 +65,7 @@ def run_once(values):
     sentences = {kind: read(values, path, kind) for kind, path in asked_files(values).items()}
     setup = prepare(values, base, sentences)
     values.max_seq_length = setup.max_seq_length  # for the parts that all scripts share
-    data = {kind: make_data(values, setup, *sentences[kind]) for kind in sentences}
+    data = {kind: make_data(values, setup, kind, *sentences[kind]) for kind in sentences}
     objective = Objective(len(setup.labels))
     sizes = training.make_sizes(values, runtime)
     course = None
@@ -116,7 +119,8 @@ def find_file(values, kind):
 
 def read(values, path, kind):
     """`(path, sentences)` of a file; one to be predicted need not have labels."""
-    columns = columns_of(values)._replace(is_labelled=None if kind == "test" else True)
+    is_labelled = True if kind != "test" else False if values.unlabelled_test else None
+    columns = columns_of(values)._replace(is_labelled=is_labelled)
     return path, examples.read(path, columns)
 
 
@@ -158,12 +162,16 @@ def order_labels(labels, scheme):
     return [answers.OUTSIDE, *(prefix + name for name in types for prefix in "BI")]
 
 
-def make_data(values, setup, path, sentences):
-    """The `Data` of a file; its features from the cache where nothing has changed since they were made."""
+def make_data(values, setup, kind, path, sentences):
+    """The `Data` of a file of a kind; its features from the cache where nothing has changed since they were made."""
     is_labelled = sentences[0].labels is not None
-    if is_labelled:
-        examples.check_scheme(sentences, setup.scheme, path)
-        sentences = [row._replace(labels=examples.to_bio(row.labels, setup.scheme)) for row in sentences]
+    try:
+        if is_labelled:
+            examples.check_scheme(sentences, setup.scheme, path)
+            sentences = [row._replace(labels=examples.to_bio(row.labels, setup.scheme)) for row in sentences]
+            features.find_label_ids(sentences, path, setup.labels)
+    except UserError as error:
+        raise UserError(f"{error}{' (--unlabelled_test passes them over)' * (kind == 'test')}") from error
     tokenizer, lengths = setup.base.tokenizer, (setup.max_seq_length, setup.doc_stride, setup.document_context)
     settings = {**features.decided_by(tokenizer, setup.labels, columns_of(values), *lengths), "scheme": setup.scheme,
                 "is_labelled": is_labelled}
@@ -195,8 +203,7 @@ def fingerprint(values, setup, rows):
 
 def write_model_dir(values, setup, **info):
     """Makes --output_dir a tagger of its own; results of other weights do not stay beside it."""
-    written = [name.format(suffix) for name in reports.NAMES for suffix in ("", TEST)]
-    for name in (run_dir.RESULTS, PREDICTIONS, TEST_RESULTS, *written):
+    for name in RESULTS:
         files.remove(os.path.join(values.output_dir, name))
     names = ("max_seq_length", "doc_stride", "document_context", "labels", "scheme")
     info = {"task": "ner", "kind": KIND, **{name: getattr(setup, name) for name in names},

@@ -10,6 +10,7 @@ from bert_tf.cli import common, models
 from bert_tf.errors import UserError
 from bert_tf.runtime import Runtime
 from bert_tf.training import journal, loop, saving
+from bert_tf.training.agreement import build_sharing
 from bert_tf.training.precision import LossScale
 from bert_tf.training.selection import Selection
 from bert_tf.training.state import TrainingState
@@ -86,6 +87,8 @@ def find_start(values, runtime, feed, start_from, settings, metric_names):
     newest = run_dir.find(values.output_dir, settings, values.resume, values.overwrite_output_dir)
     if values.overwrite_output_dir and start_from and models.is_in_folder(start_from, values.output_dir):
         raise UserError(f"--overwrite_output_dir would remove --init_checkpoint={start_from}; move one of them")
+    if newest and values.use_ema is None and values.ema_decay:
+        values.use_ema = model_dir.read_info(newest).get("use_ema", False)
     return Start(settings, newest, start_from)
 
 
@@ -117,11 +120,13 @@ def run(values, runtime, state, objective, feed, num_train_steps, evaluate, writ
     to choose by; `write_model_dir(**info)` makes --output_dir a model, and notes `info`.
     """
     selection = make_selection(values, runtime, state, evaluate) if values.eval_every_steps else None
+    best = None
     if state.step >= num_train_steps or selection and selection.exhausted:
         logger.info("complete at step %d", state.step)
+        best = chosen_before(values)
     else:
         if runtime.is_chief:
-            write_model_dir()
+            write_model_dir(**noted(values))
         describe(state)
         schedule = loop.Schedule(
             values.output_dir, num_train_steps, values.save_checkpoints_steps, values.keep_checkpoint_max,
@@ -130,30 +135,45 @@ def run(values, runtime, state, objective, feed, num_train_steps, evaluate, writ
         saved = loop.train(state, objective, feed, runtime, schedule, callbacks(values, runtime), selection)
         logger.info("trained to step %d: %s", state.step, saved)
     if selection and selection.best_step is not None:
-        return use_best(values, runtime, state, selection.best_step, write_model_dir)
+        best = selection.best_step
+    if best is not None:
+        return use_best(values, runtime, state, best, write_model_dir)
     if values.use_ema:
         state.use_averages()
     return state.step
 
 
+def chosen_before(values):
+    """The step that --output_dir stands for since an earlier command chose it as the best; None where none did."""
+    prefix = model_dir.find(values.output_dir)
+    return checkpoint.step_of(prefix) if "best_checkpoint" in model_dir.read_info(prefix) else None
+
+
+def noted(values):
+    """What --output_dir is to note of which weights it stands for, beside the step."""
+    return {"use_ema": True} if values.use_ema else {}
+
+
 def use_best(values, runtime, state, step, write_model_dir):
     """Gives the model the weights of the step that was best, notes it in --output_dir, and returns it."""
-    logger.info("the best %s was at step %d: its weights are used", values.best_metric, step)
+    logger.info("step %d was the best: its weights are used", step)
     best = saving.prefix_of(values.output_dir, step)
-    checkpoint.restore(state.model, best, averaged=values.use_ema)
+    checkpoint.restore(state.model, best, averaged=bool(values.use_ema))
     if runtime.is_chief and model_dir.read_info(best).get("best_checkpoint") != os.path.basename(best):
-        write_model_dir(best_checkpoint=os.path.basename(best))
+        write_model_dir(best_checkpoint=os.path.basename(best), **noted(values))
     return step
 
 
 def make_selection(values, runtime, state, evaluate):
     """What evaluates while training, the averages in place of the weights if the flags say so."""
+    share = build_sharing(runtime)
+
     def evaluate_now():
         if not values.use_ema:
-            return evaluate()
+            return share(evaluate())
         weights = state.use_averages()
         try:
-            return evaluate()
+            return share(evaluate())
         finally:
             state.assign(weights)
 

@@ -124,12 +124,14 @@ def _f1(gold, said, count):
     return 2 * precision * recall / (precision + recall)
 
 
-def metric_names(version_2_with_negative):
-    """The names of what `evaluate` returns, in its order."""
+def metric_names(version_2_with_negative, examples):
+    """The names of the percentages that `evaluate` returns for `SquadExample`s, in its order."""
     if not version_2_with_negative:
         return ["exact_match", "f1"]
-    return [*(f"{group}{name}" for group in GROUPS for name in (*METRICS, "total")),
-            *(f"best_{name}{ending}" for name in METRICS for ending in ("", "_thresh"))]
+    is_impossible = {example.is_impossible for example in filter(is_scored, examples)}
+    groups = [group for group, is_there in zip(GROUPS, (True, False in is_impossible, True in is_impossible))
+              if is_there]
+    return [f"{group}{name}" for group in (*groups, "best_") for name in METRICS]
 
 
 def evaluate(examples, predicted, null_odds=None, non_null=None, version_2_with_negative=False, language="en"):
@@ -147,7 +149,7 @@ def evaluate(examples, predicted, null_odds=None, non_null=None, version_2_with_
     scored = _select(examples, predicted)
     scores = by_question(scored, predicted, version_2_with_negative, language)
     if not version_2_with_negative:
-        return dict(zip(metric_names(False), (100 * scores.mean(axis=1)).tolist()))
+        return dict(zip(metric_names(False, scored), (100 * scores.mean(axis=1)).tolist()))
     is_impossible = np.array([example.is_impossible for example in scored])
     results = {}
     for group, chosen in zip(GROUPS, (np.ones_like(is_impossible), ~is_impossible, is_impossible)):

@@ -237,6 +237,10 @@ def _read_json_lines(path, columns, notes):
         row = _object(line, where)
         if names is None:
             names = _find_names(row, columns, where)
+        elif names[1] is None and columns.is_labelled is None and (
+                late := _find_name(row, columns.label_column, LABELS)):
+            raise UserError(f"{where}: here are labels, in {late!r}, in the lines before there are none; label all "
+                            "sentences or, to predict them, none (--unlabelled_test passes labels over)")
         tokens, labels = (None if name is None else _texts(row, name, where) for name in names)
         if labels is not None and len(labels) != len(tokens):
             raise UserError(f"{where}: {len(tokens)} words in {names[0]!r} but {len(labels)} labels in {names[1]!r}")
@@ -262,13 +266,17 @@ def _object(line, where):
     return row
 
 
+def _find_name(row, said, usual):
+    """Which name an object has, of what the user says or, without, of the usual ones; None for none."""
+    return next((name for name in (usual if said is None else (said,)) if name in row), None)
+
+
 def _find_names(row, columns, where):
     """What the lists of words and of labels are called, None where none are wanted, by a file's first object."""
     def find(said, flag, usual, is_needed):
-        looked_for = usual if said is None else (said,)
-        found = next((name for name in looked_for if name in row), None)
+        found = _find_name(row, said, usual)
         if found is None and is_needed:
-            raise UserError(f"{where}: there is no {' or '.join(map(str, looked_for))}, only "
+            raise UserError(f"{where}: there is no {' or '.join(usual) if said is None else said}, only "
                             f"{_shown(', '.join(row))}; say --{flag}")
         return found
 

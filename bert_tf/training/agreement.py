@@ -1,4 +1,4 @@
-"""What the workers must agree on between two calls: how many steps the next one has, and whether it is the last."""
+"""What workers must agree on between two calls: the steps of the next one, whether it is the last, and scores."""
 
 import tensorflow as tf
 
@@ -25,3 +25,25 @@ def build_agreement(runtime):
         return int(steps) // runtime.local_replicas, stops > 0
 
     return agree
+
+
+def build_sharing(runtime):
+    """A function `share(metrics)` -> the chief's metrics float64 by name; workers as for `build_agreement`.
+
+    What the workers measure for themselves may differ in the last bits, and what follows from it must not.
+    """
+    if runtime.cluster is None:
+        return lambda metrics: metrics
+    strategy = tf.distribute.get_strategy()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float64)])
+    def add(values):
+        added = strategy.run(lambda: all_reduce([tf.identity(values)])[0])
+        return strategy.experimental_local_results(added)[0]
+
+    def share(metrics):
+        values = list(map(float, metrics.values())) if runtime.is_chief else [0.0] * len(metrics)
+        shared = add(tf.constant(values, tf.float64)).numpy() / runtime.local_replicas
+        return dict(zip(metrics, shared.tolist()))
+
+    return share

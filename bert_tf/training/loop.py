@@ -67,8 +67,10 @@ def train(state, objective, feed, runtime, schedule, callbacks=(), selection=Non
     try:
         with Saver(schedule.output_dir, schedule.keep_checkpoint_max, schedule.keep_checkpoint_every_n_steps,
                    runtime.is_chief) as saver, Signals() as signals, naming_lost_workers(runtime):
-            if selection and selection.best_step is not None:
-                saver.best = prefix_of(schedule.output_dir, selection.best_step)
+            if selection:
+                selection.write()
+                if selection.best_step is not None:
+                    saver.best = prefix_of(schedule.output_dir, selection.best_step)
             while state.step < schedule.num_train_steps:
                 steps, stop = agree(pace.steps(state.step), bool(signals.received or state.model.stop_training))
                 if stop:

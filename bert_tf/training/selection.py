@@ -32,19 +32,18 @@ class Selection:
         self.rows = []
 
     def begin(self, step):
-        """Takes up what an earlier part of the run found up to `step`; forgets what came later."""
+        """Takes up what an earlier part of the run found up to `step`; what came later is forgotten by `write`."""
         rows = [row for row in read_log(self.path) if row["step"] <= step]
         self.rows = [row for row in rows if row.get("best_metric") == self.metric]
         if len(self.rows) < len(rows):
-            logger.warning("%s: evaluations by which another metric chose are forgotten", self.path)
-        self._write()
+            logger.warning("%s: evaluations by which another metric chose count no more", self.path)
 
     def record(self, step):
         """Evaluates, notes it, and returns the metrics."""
         metrics = {name: float(value) for name, value in self.evaluate().items()}
         row = {"step": step, "best_metric": self.metric, **metrics}
         self.rows = [row for row in self.rows if row["step"] != step] + [row]
-        self._write()
+        self.write()
         return metrics
 
     @property
@@ -58,7 +57,8 @@ class Selection:
         since = sum(row["step"] > (self.best_step or 0) for row in self.rows)
         return bool(self.patience) and since >= self.patience
 
-    def _write(self):
+    def write(self):
+        """Puts what is known into the output folder, and nothing else; the chief's task."""
         if self.is_chief:
             with files.replacing(self.path) as file:
                 file.writelines(json.dumps(row) + "\n" for row in self.rows)

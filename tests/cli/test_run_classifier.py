@@ -236,7 +236,7 @@ def test_overwriting_trains_another_task_and_leaves_no_old_predictions(call, dat
         "--do_train", "--do_eval", "--overwrite_output_dir", init_checkpoint=finished, data_dir=data / "MNLI",
         task_name="MNLI", num_train_epochs=1, eval_every_steps=2, best_metric="eval_accuracy")
     assert (status, errors) == (0, [])
-    assert "random weights in what the checkpoint lacks: 2 (" in log and "the best eval_accuracy was at step" in log
+    assert "random weights in what the checkpoint lacks: 2 (" in log and "was the best: its weights are used" in log
     assert not (tmp_path / "out/test_results.tsv").exists()
     assert set(results(tmp_path / "out/eval_results.txt")) == {
         "global_step", *(name + end for name in ("eval_accuracy", "eval_loss", "loss") for end in ("", "_mismatched"))}
@@ -358,7 +358,20 @@ def test_seeds_are_compared_and_the_best_is_kept(call, finished, tmp_path):
     before = (tmp_path / "out/test_results.tsv").read_text()
     assert call("--do_predict", **BARE)[:2] == (0, [])
     assert (tmp_path / "out/test_results.tsv").read_text() == before
+    (tmp_path / "out/RTE.tsv").write_text("left by another model")
     assert call("--do_train", "--do_eval", num_seeds=2, num_train_epochs=1)[:2] == (0, [])
+    assert not (tmp_path / "out/RTE.tsv").exists() and (tmp_path / "out/test_results.tsv").read_text() == before
+
+
+def test_averages_that_were_evaluated_are_what_the_folder_stands_for(call, tmp_path):
+    flags = {"num_train_epochs": 1, "ema_decay": 0.9, "learning_rate": 0.01}
+    assert call("--do_train", "--do_eval", "--do_predict", "--use_ema", **flags)[:2] == (0, [])
+    names = ("eval_results.txt", "test_results.tsv")
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in names}
+    for words, flags in ((["--do_train"], flags), ([], BARE), ([], {**BARE, "use_ema": False})):
+        assert call("--do_eval", "--do_predict", *words, **flags)[:2] == (0, [])
+        same = {name: (tmp_path / "out" / name).read_bytes() for name in names} == before
+        assert same == ("use_ema" not in flags)
 
 
 def test_several_tasks_end_in_a_table(call, data, tmp_path):
@@ -487,6 +500,7 @@ def bad_files(data, finished, folder):
     checkpoint.write(str(folder / "encoder/bert_model.ckpt"), encoder)
     checkpoint.write(str(folder / "cased_L-1_H-16_A-2/bert_model.ckpt"), encoder)
     shutil.copytree(finished, folder / "notes")
+    shutil.copytree(finished, folder / "other")
     notes = json.loads((finished / "model.json").read_text())
     (folder / "notes/model.json").write_text(json.dumps({**notes, "max_seq_length": "32"}))
     return folder
@@ -512,6 +526,9 @@ REFUSED = [
      "--overwrite_output_dir would remove --teacher"),
     (["--do_train"], {"output_dir": "{finished}", "resume": True, "train_batch_size": 3, "num_train_epochs": 9},
      "which is not --train_batch_size=3"),
+    (["--do_eval"], {**BARE, "output_dir": "{finished}", "init_checkpoint": "{bad}/other"},
+     "is fine-tuned, and so is"),
+    (["--do_train", "--do_eval", "--do_predict"], {"data_dir": "{bad}/label", "num_seeds": 2}, "{bad}/label"),
     (["--do_train"], {"pooling": "max"}, "--pooling=max"),
     (["--do_train"], {"class_weights": "1,x"}, "--class_weights=1,x"),
     (["--do_train"], {"class_weights": "1,2,3"}, "3 numbers for the 2 labels"),

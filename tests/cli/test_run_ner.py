@@ -176,10 +176,28 @@ def test_a_run_that_lost_its_end_goes_on_to_the_same_bytes(call, finished, tmp_p
     assert status == 0 and "complete at step" in log
 
 
+def test_renamed_labels_are_another_run_also_to_go_on(call, data, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    (tmp_path / "renamed.tsv").write_text((data / "train.tsv").read_text().replace("B-OBJ", "B-ART"))
+    before = snapshot(tmp_path / "out")
+    status, errors, _ = call("--do_train", "--resume", train_file=tmp_path / "renamed.tsv", num_train_epochs=3)
+    assert status == 2 and "holds a run with other labels" in errors[0] and snapshot(tmp_path / "out") == before
+
+
+def test_what_stands_beside_the_words_of_a_test_file_can_be_passed_over(call, finished, tmp_path):
+    (tmp_path / "tagged.tsv").write_text("river\tNOUN\nhung\tVERB\n")
+    flags = {**BARE, "init_checkpoint": finished, "test_file": tmp_path / "tagged.tsv"}
+    status, errors, _ = call("--do_predict", **flags)
+    assert status == 2 and "tagged.tsv:1" in errors[0] and "(--unlabelled_test passes them over)" in errors[0]
+    assert call("--do_predict", "--unlabelled_test", **flags)[:2] == (0, [])
+    rows = [line.split("\t") for line in (tmp_path / "out/predictions.conll").read_text().splitlines()]
+    assert [row[:2] for row in rows] == [["river", "NOUN"], ["hung", "VERB"]] and len(rows[0]) == 3
+
+
 def test_seeds_and_early_stopping_by_f1(call, tmp_path):
     status, errors, log = call("--do_train", "--do_eval", "--do_predict", "--group_by_length", num_seeds=2,
                                num_train_epochs=1, eval_every_steps=2, early_stopping_patience=2)
-    assert (status, errors) == (0, []) and "the best f1 was at step" in log
+    assert (status, errors) == (0, []) and "was the best: its weights are used" in log
     lines = (tmp_path / "out/seeds.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in lines] == ["seed", "12345", "12346", "mean", "standard deviation"]
     assert (tmp_path / "out/predictions.conll").exists()

@@ -252,7 +252,7 @@ def test_seeds_are_compared_and_the_best_is_kept(call, tmp_path):
 
 def test_the_best_step_is_what_is_evaluated_and_answers(call, tmp_path):
     status, errors, log = call("--do_train", "--do_predict", eval_every_steps=5, best_metric="best_f1")
-    assert (status, errors) == (0, []) and "the best best_f1 was at step" in log
+    assert (status, errors) == (0, []) and "was the best: its weights are used" in log
     rows = [json.loads(line) for line in (tmp_path / "out/eval_log.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: row["best_f1"])
     assert best["step"] != rows[-1]["step"], "else the answers would be those of the last step anyway"
@@ -260,6 +260,12 @@ def test_the_best_step_is_what_is_evaluated_and_answers(call, tmp_path):
     assert call("--do_eval", "--do_predict", **BARE, null_score_diff_threshold=0)[:2] == (0, [])
     assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == before
     assert results(tmp_path / "out/eval_results.txt")["global_step"] == best["step"]
+    # So it stays where nothing is left to train, whether the best is asked for or not, or by another metric.
+    log = (tmp_path / "out/eval_log.jsonl").read_bytes()
+    for asked in ({}, {"eval_every_steps": 5, "best_metric": "f1"}):
+        assert call("--do_train", "--do_eval", "--do_predict", null_score_diff_threshold=0, **asked)[:2] == (0, [])
+        assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == before
+        assert (tmp_path / "out/eval_log.jsonl").read_bytes() == log
 
 
 def test_the_originals_count_of_steps(call, tmp_path):
@@ -314,6 +320,12 @@ REFUSED = [
     (["--do_train"], {"language": "fr"}, "--language=fr must be en or zh"),
     (["--do_train"], {"span_softmax": "none"}, "--span_softmax=none must be tokens or all"),
     (["--do_train"], {"eval_every_steps": 1, "best_metric": "accuracy"}, "--best_metric=accuracy is none of"),
+    (["--do_train", "--do_eval"], {"predict_file": "{data}/answered.json", "best_metric": "NoAns_f1"},
+     "--best_metric=NoAns_f1 is none of exact, f1, HasAns_exact"),
+    (["--do_train", "--do_eval"], {"num_seeds": 2, "best_metric": "total"}, "--best_metric=total is none of"),
+    (["--do_train"], {"null_score_diff_threshold": "nan"}, "--null_score_diff_threshold=nan"),
+    (["--do_train", "--do_eval", "--do_predict"], {
+        "num_seeds": 2, "eval_file": "{data}/dev.json", "predict_file": "{bad}/none.json"}, "{bad}/none.json"),
     (["--do_train"], {"bert_config_file": "{bad}/wide.json"}, "has 1500 pieces, the model 1400"),
     (["--do_train"], {"bert_config_file": "{bad}/one_segment.json"}, "two segments, the model has one"),
     (["--do_train"], {"num_seeds": 2}, "give --do_train and --do_eval"),
@@ -328,7 +340,7 @@ REFUSED = [
 @pytest.mark.parametrize("words, flags, part", REFUSED)
 def test_what_is_refused_is_one_line_and_leaves_nothing(call, no_compute, data, finished, tmp_path, words, flags,
                                                         part):
-    names = {"bad": bad_files(data, tmp_path / "bad"), "finished": finished}
+    names = {"bad": bad_files(data, tmp_path / "bad"), "data": data, "finished": finished}
     flags = {name: value.format(**names) if isinstance(value, str) else value for name, value in flags.items()}
     before = snapshot(tmp_path)
     status, errors, _ = call(*words, **flags)

@@ -163,6 +163,13 @@ def test_braces_in_columns_are_words(tmp_path):
     assert [sentence[0] for sentence in read_text(tmp_path, "{ O\n} O\n")] == [["{", "}"]]
 
 
+def test_labels_that_begin_late_in_json_lines_are_not_passed_over(tmp_path):
+    rows = ['{"tokens": ["a"]}', '{"tokens": ["b"], "tags": ["O"]}']
+    with pytest.raises(UserError, match="a.jsonl:2: here are labels, in 'tags', in the lines before there are none"):
+        read_text(tmp_path, "\n".join(rows), Columns(is_labelled=None), "a.jsonl")
+    assert len(read_text(tmp_path, "\n".join(rows), Columns(is_labelled=False), "a.jsonl")) == 2
+
+
 @pytest.mark.parametrize("line, columns, message", [
     ("[1]", Columns(), "train.json:1: not a JSON object on a line of its own .but a list"),
     ('{"tokens": ["EU"]', Columns(), "train.json:1: not a JSON object on a line of its own"),

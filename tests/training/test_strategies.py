@@ -19,6 +19,7 @@ from bert_tf.cluster import VARIABLE
 from bert_tf.pretraining import objective
 from bert_tf.runtime import Runtime
 from bert_tf.training import evaluation
+from bert_tf.training.agreement import build_sharing
 from bert_tf.training.precision import LossScale
 from bert_tf.training.step import build_train_loop, scalar_names
 
@@ -73,6 +74,7 @@ def train(runtime, optimizer="adam", accumulation=1, padded=False, iterations_pe
             rows = np.concatenate([rows, device_loop(iterator, tf.constant(iterations_per_loop)).numpy()])
         assert len(rows) == STEPS and int(optimizer.iterations.numpy()) == STEPS
         metrics = evaluation.build_evaluation(model, objective, runtime)(feed) if evaluated else {}
+        metrics |= build_sharing(runtime)({"of_the_chief": runtime.is_chief / 3})  # 0 if it were another worker's
         weights = {variable.path.replace("/", "|"): variable.numpy() for variable in model.weights}
     return {**{f"row|{name}": column for name, column in zip(scalar_names(objective), rows.T)},
             **{f"metric|{name}": value for name, value in metrics.items()}, **weights}
