@@ -9,10 +9,12 @@ import glob
 import hashlib
 import json
 import os
+import re
 
 from bert_tf.errors import UserError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold and UTF-8 cannot
 
 
 def is_remote(path):
@@ -149,6 +151,33 @@ def read_json_object(path):
     if not isinstance(content, dict):
         raise UserError(f"{path}: not a JSON object")
     return content
+
+
+def read_json_lines(path):
+    """Yields `(line number, dictionary)` for a file that holds a JSON object a line; None for a blank line.
+
+    `UserError` with file and line for another line, and for a name that an object has twice or that is no text.
+    """
+    for number, line in read_lines(path):
+        try:
+            row = json.loads(line, object_pairs_hook=_only_once) if line.strip() else None
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}:{number}: not a JSON object on a line of its own "
+                            f"({getattr(error, 'msg', error)})") from error
+        if not isinstance(row, (dict, type(None))) or row is None and line.strip():
+            raise UserError(f"{path}:{number}: not a JSON object on a line of its own (but a {type(row).__name__})")
+        yield number, row
+
+
+def _only_once(pairs):
+    """The dictionary of pairs; ValueError for a name that comes twice or is no text."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} comes twice")
+    if any(map(SURROGATE.search, row)):
+        raise ValueError("a name holds half a surrogate pair")
+    return row
 
 
 def expand(patterns, flag):

@@ -4,5 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/venv.sh
 make_venv test
-# A process for each core; a file stays in one, whose fixtures it shares.
-exec .venv/bin/python -m pytest --numprocesses=auto --dist=loadfile "$@"
+# A process for each core; a file stays in one, whose fixtures it shares, and files keep the order of tests/conftest.py.
+exec .venv/bin/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder "$@"

@@ -23,6 +23,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 GOLDENS = ROOT / "tests" / "goldens"
 SHARED = pathlib.Path(os.environ.get("BERT_TF_SHARED", ROOT.parent / "shared"))
 
+# The files that take longest come first, so that the processes that share the suite end at about the same time.
+LONGEST = ("test_run_pretraining", "test_run_classifier", "test_modeling", "test_strategies", "test_run_squad",
+           "test_readme", "test_run_ner", "test_tokenization", "test_quickstart", "test_checkpoint", "test_training")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory):

@@ -82,7 +82,7 @@ def test_minilm_forward_equals_the_recorded_outputs(shared, xla):
     model = modeling.BertModel(modeling.BertConfig.from_json_file(folder / "bert_config.json"))
     checkpoint.restore(model, folder)
     call = tf.function(model.__call__, jit_compile=xla)
-    for case in ("text32", "rand12"):
+    for case in ("text32", "rand12")[xla:]:  # each length is compiled anew
         assert_case(model, recorded, case, 5e-5, call)
     case = "rand512"
     outputs = call(*(recorded[f"{case}/{name}"] for name in ("input_ids", "input_mask", "token_type_ids")))
@@ -310,13 +310,13 @@ def test_activations_are_recomputed_on_two_replicas():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("compiled", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("compiled", ["eager", "graph"])
 def test_activations_are_recomputed_where_all_positions_are_laid_out_and_the_first_is_gathered(compiled):
     model = modeling.BertModel(modeling.BertConfig(**TINY, initializer_range=0.3))
     found = []
     for model.encoder.recompute in (False, True):
         run = lambda: gradients(model, example_inputs(), token_indices=tf.range(48))  # noqa: E731
-        found.append((run if compiled == "eager" else tf.function(run, jit_compile=compiled == "xla"))())
+        found.append((run if compiled == "eager" else tf.function(run))())
     for variable, kept, recomputed in zip(model.trainable_variables, *found):
         scale = max(1.0, np.abs(kept).max())
         np.testing.assert_allclose(recomputed, kept, rtol=0, atol=1e-6 * scale, err_msg=variable.path)

@@ -7,13 +7,11 @@ where a column holds several, None where nothing is known, and what is neither a
 
 import csv
 import json
-import re
 
 from bert_tf import files
 from bert_tf.errors import UserError
 
 LONGEST_FIELD = 2 ** 31 - 1  # the csv module's own limit, 131,072 characters, is shorter than some documents
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_tsv(path):
@@ -44,31 +42,10 @@ def read_csv(path):
 def read_json_lines(path):
     """The rows of a file that holds a JSON object a line; null is None, numbers are as they print.
 
-    `UserError` with file and line for another line, and for a name that an object has twice.
+    Errors as `files.read_json_lines`.
     """
-    for number, line in files.read_lines(path):
-        if not line.strip():
-            yield number, None
-            continue
-        try:
-            row = json.loads(line, object_pairs_hook=_only_once)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}:{number}: not a JSON object on a line of its own "
-                            f"({getattr(error, 'msg', error)})") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}:{number}: not a JSON object on a line of its own (but a {type(row).__name__})")
-        yield number, {name: _from_json(value, f"{path}:{number}: {name!r}") for name, value in row.items()}
-
-
-def _only_once(pairs):
-    """The dictionary of pairs; ValueError for a name that comes twice or is no text."""
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} comes twice")
-    if any(map(SURROGATE.search, row)):
-        raise ValueError("a name holds half a surrogate pair")
-    return row
+    for number, row in files.read_json_lines(path):
+        yield number, row and {name: _from_json(value, f"{path}:{number}: {name!r}") for name, value in row.items()}
 
 
 def _from_json(value, where):
@@ -77,7 +54,7 @@ def _from_json(value, where):
         return [_from_json(item, where) for item in value]
     if isinstance(value, (bool, int, float)):
         return json.dumps(value)
-    if isinstance(value, str) and SURROGATE.search(value):
+    if isinstance(value, str) and files.SURROGATE.search(value):
         raise UserError(f"{where} holds half a surrogate pair, which is no text; save the file as UTF-8")
     return value
 

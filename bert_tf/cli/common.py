@@ -151,7 +151,9 @@ def check_training_flags(values):
 
 
 def check_fine_tuning_flags(values):
-    """`UserError` for flags of every script that fine-tunes which are out of range."""
+    """`UserError` for flags of every script that fine-tunes which are out of range or ask for nothing."""
+    if not (values.do_train or values.do_eval or values.do_predict):
+        raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
     require_at_least(values, 1, "predict_batch_size", "num_seeds", "num_workers")
     if not 0.0 < values.num_train_epochs < math.inf:
         raise UserError(f"--num_train_epochs={values.num_train_epochs} must be a number above 0")

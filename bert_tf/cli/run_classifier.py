@@ -80,8 +80,7 @@ def run(values):
 
 def check_flags(values):
     """`UserError` for flags that contradict themselves or each other; nothing is read for it."""
-    if not (values.do_train or values.do_eval or values.do_predict):
-        raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
+    common.check_fine_tuning_flags(values)
     names = values.task_name.split(",") if values.task_name else []
     for name in names if names != [custom.NAME] else ():
         tasks.find(name)
@@ -93,4 +92,3 @@ def check_flags(values):
     if values.pooling not in (None, "cls", "mean"):
         raise UserError(f"--pooling={values.pooling} must be cls or mean")
     common.check_training_flags(values)
-    common.check_fine_tuning_flags(values)

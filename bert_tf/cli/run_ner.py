@@ -57,12 +57,10 @@ def run(values):
 
 def check_flags(values):
     """`UserError` for flags that contradict themselves or each other; nothing is read for it."""
-    if not (values.do_train or values.do_eval or values.do_predict):
-        raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
+    common.check_fine_tuning_flags(values)
     for flag, asked in (("train_file", values.do_train), ("dev_file", common.evaluates(values)),
                         ("test_file", values.do_predict)):
         if asked and not values[flag].value and values.data_dir is None:
             raise UserError(f"--data_dir is missing: the folder with the files (or give --{flag})")
     common.check_training_flags(values)
-    common.check_fine_tuning_flags(values)
     common.require_at_least(values, 1, "doc_stride")

@@ -76,8 +76,7 @@ def run(values):
 
 def check_flags(values):
     """`UserError` for flags that contradict themselves or each other; nothing is read for it."""
-    if not (values.do_train or values.do_eval or values.do_predict):
-        raise UserError("nothing to do: give --do_train, --do_eval or --do_predict")
+    common.check_fine_tuning_flags(values)
     if values.do_train and not values.train_file:
         raise UserError("--do_train needs --train_file")
     if values.do_predict and not values.predict_file:
@@ -91,5 +90,4 @@ def check_flags(values):
     if math.isnan(values.null_score_diff_threshold or 0.0):
         raise UserError("--null_score_diff_threshold=nan is no number")
     common.check_training_flags(values)
-    common.check_fine_tuning_flags(values)
     common.require_at_least(values, 1, "doc_stride", "max_query_length", "n_best_size", "max_answer_length")

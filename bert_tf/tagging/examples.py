@@ -24,7 +24,6 @@ DOCUMENT_MARK = "-DOCSTART-"
 TOKENS, LABELS, DOCUMENTS = ("tokens", "words"), ("labels", "tags", "ner_tags"), ("document", "doc_id", "document_id")
 JSON_NAMES = (".json", ".jsonl", ".ndjson")
 JSON_LIKE = re.compile(r'\s*\{\s*"\w')
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 BEGINNING, ENDING = "BSU", "ESLU"  # BIOES has as many names as letters: BILOU (L, U for E, S), BMES (M for I)
 ENTITY_LABEL = re.compile("O|[BIESLUM](-.+)?", re.DOTALL)
@@ -229,12 +228,11 @@ def _add_word(made, cells, line, layout, path):
 def _read_json_lines(path, columns, notes):
     """Yields the `Sentence`s of a file of JSON lines."""
     names, previous, document = None, None, -1
-    for number, line in files.read_lines(path):
-        if not line.strip():
+    for number, row in files.read_json_lines(path):
+        if row is None:
             notes["blank lines left out"].append(number)
             continue
         where = f"{path}:{number}"
-        row = _object(line, where)
         if names is None:
             names = _find_names(row, columns, where)
         elif names[1] is None and columns.is_labelled is None and (
@@ -253,17 +251,6 @@ def _read_json_lines(path, columns, notes):
         if in_document != previous:
             previous, document = in_document, document + 1
         yield Sentence(tokens, labels, [number] * len(tokens), document)
-
-
-def _object(line, where):
-    """The dictionary that a line holds in JSON."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not a JSON object on a line of its own ({getattr(error, 'msg', error)})") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: not a JSON object on a line of its own (but {_shown(row)})")
-    return row
 
 
 def _find_name(row, said, usual):
@@ -299,7 +286,7 @@ def _texts(row, name, where):
     for place, value in enumerate(values):
         if type(value) not in (str, int) or value == "":
             raise UserError(f"{where}: {name!r}[{place}] is {_shown(value)}, not a text that is not empty")
-        if type(value) is str and SURROGATE.search(value):
+        if type(value) is str and files.SURROGATE.search(value):
             raise UserError(f"{where}: {name!r}[{place}] holds half a surrogate pair, which is no text; save the file "
                             "as UTF-8")
     return [sys.intern(str(value)) for value in values]
