@@ -3,12 +3,18 @@
 Shapes: N examples, B batch, S sequence.
 """
 
+import logging
+import time
+
 import numpy as np
 import tensorflow as tf
 
 from bert_tf import batching
 from bert_tf.training.step import per_replica
 
+logger = logging.getLogger("bert_tf")
+
+SECONDS_BETWEEN_LINES = 20.0  # of the log, which says how far a long prediction is
 # What a model is called with; `token_indices` are not there where every place is computed.
 INPUTS = {"input_ids": [None, None], "input_mask": [None, None], "segment_ids": [None, None], "token_indices": [None]}
 
@@ -43,11 +49,16 @@ def build_predict(model, objective, names, make_batch, runtime, sizes):
         rows = -(-batch_size // replicas) if sizes.static else None
         feed = batching.Feed(lambda start: by_length(features.lengths, batch_size),
                              lambda numbers: make_batch(features, numbers, sizes), features.where, split, rows)
+        done, said = 0, time.monotonic()
         for numbers in feed.order(0):
             parts = tuple({name: tf.constant(batch[name]) for name in inputs} for (batch,) in feed.step(numbers))
             outputs = [[values.numpy() for values in output] for output in compute_parts(parts)]
             for replica, (part,) in enumerate(split.deal(numbers)):
                 yield part, {name: output[replica][:len(part)] for name, output in zip(names, outputs)}
+            done += len(numbers)
+            if time.monotonic() - said > SECONDS_BETWEEN_LINES:
+                logger.info("%s: predicted %d of %d, the longest first", features.path, done, len(features))
+                said = time.monotonic()
 
     return predict
 

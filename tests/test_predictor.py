@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bert_tf
-from bert_tf import batching, checkpoint, model_dir, modeling
+from bert_tf import batching, checkpoint, model_dir, modeling, prediction
 from bert_tf.classification import answers, features, tasks
 from bert_tf.classification.objective import build_objective
 from bert_tf.errors import UserError
@@ -156,6 +156,14 @@ def test_settings_change_no_more_than_rounding(folder, predictor, settings, tole
     found, expected = ([list(answer["probabilities"].values()) for answer in answering(texts(9))]
                        for answering in (Predictor(folder, **settings), predictor))
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def test_a_long_prediction_says_how_far_it_is(predictor, monkeypatch, caplog):
+    monkeypatch.setattr(prediction, "SECONDS_BETWEEN_LINES", -1.0)
+    with caplog.at_level("INFO"):
+        predictor(texts(9))
+    assert [line for line in caplog.messages if "predicted" in line] == [
+        f"text: predicted {count} of 9, the longest first" for count in (8, 9)]
 
 
 def test_the_best_checkpoint_is_taken_and_averages_on_demand(goldens, tmp_path):

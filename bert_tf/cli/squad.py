@@ -237,6 +237,9 @@ def write_evaluation(values, setup, step, metrics, data, found):
     num_windows = np.bincount(data.features.example_numbers, minlength=len(data.examples))
     reports.write_mistakes(os.path.join(values.output_dir, MISTAKES), data.examples, said, num_windows,
                            per_question)
+    if not any(answer.text for answer in said):
+        logger.warning("%s: every question is taken to have no answer; train for more epochs, or try another --seed or "
+                       "--learning_rate", eval_file(values))
     if setup.version_2_with_negative and values.null_score_diff_threshold is None:
         model_dir.note(values.output_dir, null_score_diff_threshold=setup.threshold)
 

@@ -234,6 +234,10 @@ def write_evaluation(values, setup, step, metrics, data, said):
     logger.info("evaluation at step %d:", step)
     run_dir.write_results(values.output_dir, {"global_step": step, **metrics})
     reports.write(values.output_dir, data.path, data.sentences, data.gold, said, setup.scheme)
+    used, wanted = ({label for labels in rows for label in labels} for rows in (said, data.gold))
+    if len(used) == 1 < len(wanted):
+        logger.warning("%s: every word is taken for %s; train for more epochs, or try another --seed or "
+                       "--learning_rate", data.path, *used)
 
 
 def write_predictions(values, setup, data, logits):

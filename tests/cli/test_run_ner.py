@@ -194,6 +194,16 @@ def test_what_stands_beside_the_words_of_a_test_file_can_be_passed_over(call, fi
     assert [row[:2] for row in rows] == [["river", "NOUN"], ["hung", "VERB"]] and len(rows[0]) == 3
 
 
+def test_a_model_that_says_one_label_alone_is_named(call, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    prefix = checkpoint.latest(tmp_path / "out")
+    weights = dict(checkpoint.read(prefix))
+    weights["output_bias"] = 100 * np.eye(1, len(weights["output_bias"]), dtype=np.float32)[0]
+    checkpoint.write(prefix, weights)
+    status, _, log = call("--do_eval", **BARE)
+    assert status == 0 and "every word is taken for O; train for more epochs" in log
+
+
 def test_seeds_and_early_stopping_by_f1(call, tmp_path):
     status, errors, log = call("--do_train", "--do_eval", "--do_predict", "--group_by_length", num_seeds=2,
                                num_train_epochs=1, eval_every_steps=2, early_stopping_patience=2)

@@ -268,6 +268,12 @@ def test_the_best_step_is_what_is_evaluated_and_answers(call, tmp_path):
         assert (tmp_path / "out/eval_log.jsonl").read_bytes() == log
 
 
+def test_a_model_that_answers_nothing_is_named(call, finished):
+    for threshold, is_said in ((-1e9, True), (1e9, False)):
+        status, _, log = call("--do_eval", **BARE, init_checkpoint=finished, null_score_diff_threshold=threshold)
+        assert status == 0 and ("every question is taken to have no answer" in log) == is_said
+
+
 def test_the_originals_count_of_steps(call, tmp_path):
     """24 questions in batches of 4, whatever the number of windows."""
     assert call("--do_train", "--original_steps")[:2] == (0, [])
