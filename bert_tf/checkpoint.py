@@ -13,7 +13,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import files, model_dir
+from bert_tf import files
 from bert_tf.errors import UserError
 from bert_tf.names import AVERAGE, variable_name
 
@@ -49,7 +49,8 @@ class Report:
 
     `restored`; `missing` from the file; `extra`, in the file but not in the model; `misshapen`, a list of (name, shape
     in the file, shape in the model); `cast`, a list of (name, dtype in the file). Adam slots and other state of
-    training are only counted (`slots`); `global_step` is the file's or None.
+    training are only counted (`slots`), and how many weights were given their moving `averages`; `global_step` is the
+    file's or None.
     """
 
     prefix: str
@@ -59,6 +60,7 @@ class Report:
     misshapen: list = dataclasses.field(default_factory=list)
     cast: list = dataclasses.field(default_factory=list)
     slots: int = 0
+    averages: int = 0
     global_step: int | None = None
 
     @property
@@ -68,7 +70,8 @@ class Report:
 
     def summary(self):
         """One line, such as `model.ckpt-9: 204/206 restored; missing: 2 (cls/...); extra: 1 (output_bias)`."""
-        parts = [f"{self.prefix}: {len(self.restored)}/{self.total} restored"]
+        parts = [f"{self.prefix}: {len(self.restored)}/{self.total} restored"
+                 + f", {self.averages} of them from their moving averages" * bool(self.averages)]
         for label in ("missing", "misshapen", "extra", "cast"):
             found = getattr(self, label)
             if found:
@@ -237,11 +240,11 @@ def digest(prefix):
     return files.sha256(f"{prefix}.index")
 
 
-def restore(model, path, allow_missing=False, averaged=None):
+def restore(model, path, allow_missing=False, averaged=False):
     """Gives a model's variables the values of the checkpoint that `path` means, and says what it did (`Report`).
 
     With `averaged` a weight gets its moving average, if the checkpoint has one; a checkpoint that has none at all is
-    then a `UserError`. None is what the folder says: whether its model was evaluated so.
+    then a `UserError`.
     Every variable under `bert/` must be there in its shape, else `UserError` before anything is assigned, unless
     `allow_missing`. Heads may be missing or misshapen: they keep their initial values and are reported, as are
     variables that only the file has. A checkpoint that shares nothing with the model is always refused, as is one
@@ -252,14 +255,12 @@ def restore(model, path, allow_missing=False, averaged=None):
     prefix = find(path)
     entries = list_variables(prefix)
     variables = named_weights(model)
-    if averaged is None:
-        averaged = model_dir.read_info(prefix).get("use_ema", False)
     averages = {name: f"{name}/{AVERAGE}" for name in variables if averaged and f"{name}/{AVERAGE}" in entries}
     if averaged and not averages:
         raise UserError(f"{prefix}: holds no moving averages of the weights; leave --use_ema out")
     report = _compare(prefix, entries, variables)
     _refuse(report, entries, allow_missing)
-    report.global_step = _read_step(prefix, entries)
+    report.global_step, report.averages = _read_step(prefix, entries), len(averages)
     broken = []
     for name in report.restored:
         value = _read_tensor(prefix, averages.get(name, name), entries[name].dtype)
@@ -270,6 +271,11 @@ def restore(model, path, allow_missing=False, averaged=None):
     if broken:
         raise UserError(f"{prefix}: NaN or infinity in {shorten(broken)}; take an earlier checkpoint of that run")
     return report
+
+
+def has_averages(prefix):
+    """Whether a checkpoint holds moving averages of weights."""
+    return any(name.endswith(f"/{AVERAGE}") for name in list_variables(prefix))
 
 
 def named_weights(model):

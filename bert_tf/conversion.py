@@ -4,6 +4,7 @@ Shapes: B batch, S sequence, H hidden.
 """
 
 import contextlib
+import logging
 import os
 import re
 import zipfile
@@ -12,9 +13,11 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import checkpoint, modeling, released
+from bert_tf import checkpoint, model_dir, modeling, released
 from bert_tf.errors import UserError
 from bert_tf.names import variable_name
+
+logger = logging.getLogger("bert_tf")
 
 PRETRAINING_HEADS = "cls/predictions/"
 WEIGHTS_SUFFIX = ".weights.h5"
@@ -76,7 +79,13 @@ def _describe_sizes(found, vocab):
 
 
 def load(prefix, config, allow_missing=False):
-    """`(model, report)`: a `BertForPreTraining` where the checkpoint holds its heads, else a `BertModel`."""
+    """`(model, report)`: a `BertForPreTraining` where the checkpoint holds its heads, else a `BertModel`.
+
+    The weights are the checkpoint's own; that they are not those of the folder's results is said where it is so.
+    """
+    if model_dir.uses_averages(prefix):
+        logger.warning("%s: the weights themselves are taken, not their moving averages, which the folder's results "
+                       "are of", prefix)
     entries = checkpoint.list_variables(prefix)
     with_heads = any(name.startswith(PRETRAINING_HEADS) for name in entries)
     model = modeling.BertForPreTraining(config) if with_heads else modeling.BertModel(config)

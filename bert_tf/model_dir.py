@@ -28,9 +28,15 @@ def find(path):
     from bert_tf import checkpoint  # TensorFlow, which flags are read without
 
     newest = checkpoint.find(path)
-    best = os.path.join(os.path.dirname(newest), os.path.basename(read_info(newest).get("best_checkpoint", "")))
-    is_folder = files.gfile().isdir(path)
-    return best if is_folder and files.exists(f"{best}.index") else newest
+    name = os.path.basename(read_info(newest).get("best_checkpoint", ""))
+    if not name or not files.gfile().isdir(path):
+        return newest
+    best = os.path.join(os.path.dirname(newest), name)
+    if files.exists(f"{best}.index"):
+        return best
+    logger.warning("%s: the best checkpoint, %s, is not there any more; the newest, %s, takes its place", path, name,
+                   os.path.basename(newest))
+    return newest
 
 
 def latest(folder):
@@ -38,6 +44,13 @@ def latest(folder):
     from bert_tf import checkpoint
 
     return find(folder) if checkpoint.latest(folder) else None
+
+
+def uses_averages(prefix):
+    """Whether a checkpoint's moving averages are the model: its folder was evaluated with them, and it has some."""
+    from bert_tf import checkpoint
+
+    return read_info(prefix).get("use_ema", False) and checkpoint.has_averages(prefix)
 
 
 def find_file(prefix, name, given, flag, required=True):

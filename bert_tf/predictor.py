@@ -59,7 +59,8 @@ class Predictor:
                             "positions")
         keep_operations_apart()
         model = self._build_model(info, runtime.policy)
-        report = checkpoint.restore(model, prefix, averaged=use_ema)
+        averaged = model_dir.uses_averages(prefix) if use_ema is None else use_ema
+        report = checkpoint.restore(model, prefix, averaged=averaged)
         untrained = report.missing + report.misshapen
         if untrained:
             raise UserError(f"{prefix}: a head that was never trained cannot answer: {checkpoint.shorten(untrained)}")

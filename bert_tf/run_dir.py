@@ -15,7 +15,8 @@ FINGERPRINT = "run.json"
 CHECKPOINT = "model.ckpt"
 RESULTS = "eval_results.txt"
 # What a run leaves in its folder; `--overwrite_output_dir` removes these and nothing else.
-LEFT_BY_A_RUN = (checkpoint.STATE_FILE, RESULTS, "train_log.jsonl", "eval_log.jsonl", "curves.png", FINGERPRINT)
+LEFT_BY_A_RUN = (checkpoint.STATE_FILE, RESULTS, "train_log.jsonl", "eval_log.jsonl", "curves.png", "seeds.tsv",
+                 FINGERPRINT)
 EVENTS = "events.out.tfevents."  # TensorBoard's files
 
 

@@ -2,9 +2,10 @@ import hashlib
 import json
 import os
 
+import numpy as np
 import pytest
 
-from bert_tf import files, model_dir, modeling, tokenization
+from bert_tf import checkpoint, files, model_dir, modeling, tokenization
 from bert_tf.errors import UserError
 
 CONFIG = modeling.BertConfig(vocab_size=9, extra={"directionality": "bidi"})
@@ -57,6 +58,17 @@ def test_notes_that_are_none_are_refused(tmp_path, text):
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(UserError, match="model.json"):
         model_dir.read_info(f"{tmp_path}/model.ckpt-3")
+
+
+def test_the_best_checkpoint_that_is_gone_is_said(tmp_path, caplog):
+    for step in (1, 2):
+        checkpoint.write(str(tmp_path / f"model.ckpt-{step}"), {"a": np.zeros(1, np.float32)})
+    checkpoint.update_state(str(tmp_path), "model.ckpt-2")
+    (tmp_path / "model.json").write_text('{"best_checkpoint": "model.ckpt-1"}')
+    assert model_dir.find(str(tmp_path)) == f"{tmp_path}/model.ckpt-1" and not caplog.text
+    checkpoint.delete(str(tmp_path / "model.ckpt-1"))
+    assert model_dir.find(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
+    assert "the best checkpoint, model.ckpt-1, is not there any more" in caplog.text
 
 
 def test_a_folder_of_another_origin_says_nothing(tmp_path):

@@ -49,7 +49,7 @@ def one_of_several(values, name):
 def check_files(values):
     """`UserError` where a file of the task that the flags ask for is not there."""
     task = tasks.find(values.task_name)
-    for kind, wanted in (("train", values.do_train), ("dev", values.do_eval), ("test", values.do_predict)):
+    for kind, wanted in (("train", values.do_train), ("dev", common.evaluates(values)), ("test", values.do_predict)):
         if wanted:
             examples.find_table(task, (task.splits_of(kind) or [kind])[0], values.data_dir,
                                 classifier.find_language(values, task))
@@ -79,7 +79,7 @@ def run_once(values):
     objective = make_objective(values, setup.task, data)
     course = None
     if values.do_train:
-        course = prepare_training(values, runtime, setup, data["train"]["train"], tables["train"]["train"], start_from)
+        course = prepare_training(values, runtime, setup, data, tables["train"]["train"], start_from)
     with runtime.start().scope():
         model = modeling.BertForClassification(setup.base.config, setup.task.num_classes, pooling=setup.pooling,
                                                dtype=runtime.policy)
@@ -127,24 +127,24 @@ def make_objective(values, task, data):
                            Distillation(values.distillation_temperature, values.distillation_alpha))
 
 
-def prepare_training(values, runtime, setup, rows, table, start_from):
-    """The `Course` of training on the features `rows` of `table`; a teacher is asked here."""
-    plan = fine_tuning.make_plan(values, len(rows))
+def prepare_training(values, runtime, setup, data, table, start_from):
+    """The `Course` of training on the features of `table`; a teacher is asked here."""
+    rows, sizes = data["train"]["train"], training.make_sizes(values, runtime)
     teacher = classifier.find_teacher(values, setup, runtime) if values.teacher else None
     ask = functools.partial(classifier.ask_teacher, values, setup, teacher, *table)
     teach = functools.cache(ask) if teacher else None
-    sizes = training.make_sizes(values, runtime)
 
     def make(numbers):
         batch = features.make_batch(rows, numbers, sizes)
         return batch if teach is None else {**batch, "teacher_logits": teach()[numbers]}
 
-    feed = fine_tuning.training_feed(values, runtime, rows, plan, make)
-    start = fine_tuning.find_start(values, runtime, feed, plan, start_from, fingerprint(values, setup, rows, teacher),
-                                   scores.metric_names(setup.task))
+    evaluated_on = " ".join(dev.digest for dev in data.get("dev", {}).values()) or None
+    course = fine_tuning.make_course(values, runtime, rows, make, fine_tuning.make_plan(values, len(rows)), start_from,
+                                     fingerprint(values, setup, rows, teacher), scores.metric_names(setup.task),
+                                     evaluated_on)
     if teach:
         teach()  # now, before the model is built that learns from it
-    return fine_tuning.Course(plan, feed, start)
+    return course
 
 
 def fingerprint(values, setup, rows, teacher):

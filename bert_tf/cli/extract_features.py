@@ -61,7 +61,8 @@ def run(values):
     _check_length(values, config)
     texts = extraction.read_texts(values.input_file)
     model = modeling.BertModel(config, use_one_hot_embeddings=values.use_one_hot_embeddings)
-    logger.info("%s", checkpoint.restore(model, prefix, values.allow_missing))
+    logger.info("%s", checkpoint.restore(model, prefix, values.allow_missing,
+                                                model_dir.uses_averages(prefix)))
     extractor = extraction.Extractor(model, layers, values.batch_size, values.pooling)
     pooled = values.pooling != "none"
     if values.output_format == "json":

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 
-from bert_tf import batching, checkpoint, cluster, feature_cache, files, model_dir, modeling, tokenization
+from bert_tf import batching, checkpoint, cluster, feature_cache, files, model_dir, modeling, run_dir, tokenization
 from bert_tf.cli import models, training
 from bert_tf.errors import UserError
 from bert_tf.training.state import EXAMPLES_SEEN
@@ -61,7 +61,7 @@ def find_base(values, start_from):
                         "given")
     infos = [(prefix, model_dir.read_info(prefix)) for prefix in prefixes]
     if newest and start_from and not values.do_train and os.path.realpath(start_from) != os.path.realpath(newest):
-        say_passed_over(values, newest, infos[1][1])
+        say_passed_over(values, newest, start_from, infos[1][1])
     prefix, info = next((row for row in infos if row[1]), (prefixes[0] if prefixes else None, {}))
     config = modeling.BertConfig.from_json_file(find_file(values, prefixes, model_dir.CONFIG, "bert_config_file"))
     vocab_file = find_file(values, prefixes, model_dir.VOCAB, "vocab_file")
@@ -69,15 +69,18 @@ def find_base(values, start_from):
     return Base(prefixes, prefix, info, config, vocab_file, tokenizer)
 
 
-def say_passed_over(values, newest, info):
-    """Says that the model is the one in --output_dir; `UserError` where --init_checkpoint, by its `info`, is another.
+def say_passed_over(values, newest, start_from, info):
+    """Says that the model is the one in --output_dir; `UserError` where --init_checkpoint may be another to ask.
 
-    It may be the pretrained model that training began with, as in the original's commands.
+    It may be what training began with, as in the original's commands: the same file, or, by its `info`, no model of a
+    task.
     """
-    if "kind" in info or "labels" in info:
+    fingerprint = os.path.join(values.output_dir, run_dir.FINGERPRINT)
+    begun_with = files.read_json_object(fingerprint).get("init_checkpoint") if files.exists(fingerprint) else None
+    if ("kind" in info or "labels" in info) and begun_with != checkpoint.digest(start_from):
         raise UserError(f"--init_checkpoint={values.init_checkpoint} is fine-tuned, and so is {newest} in "
                         "--output_dir; leave the first out, or give --output_dir a folder without checkpoints")
-    logger.info("the model is %s; --init_checkpoint is only what its training began with", newest)
+    logger.info("the model is %s; --init_checkpoint, with which training begins, is not read", newest)
 
 
 def find_file(values, prefixes, name, flag):
@@ -110,15 +113,6 @@ def kept(values, what, path, others, settings, make):
                                       workers is None or workers.is_chief)
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How long training is: steps, those of warm-up, and the examples that they take in all."""
-
-    num_train_steps: int
-    num_warmup_steps: int
-    num_examples: int
-
-
 def make_plan(values, num_examples, num_counted=None):
     """The `Plan` of training on `num_examples` for --num_train_epochs.
 
@@ -135,13 +129,16 @@ def make_plan(values, num_examples, num_counted=None):
     if not steps:
         raise UserError(f"--num_train_epochs={values.num_train_epochs} of {num_examples} examples do not fill a batch "
                         f"of {batch_size}, so that --original_steps makes no step")
-    return Plan(steps, int(steps * values.warmup_proportion), total)
+    return training.Plan(steps, int(steps * values.warmup_proportion), total)
 
 
-def training_feed(values, runtime, rows, plan, make):
-    """The batches of training: all of `rows` in an order that seed and epoch decide, the last batch short.
+def make_course(values, runtime, rows, make, plan, start_from, settings, metric_names, evaluated_on):
+    """The `training.Course` of training on all of `rows`, features of which `make(numbers)` makes a batch.
 
-    `rows` are features, of which `make(numbers)` makes a batch.
+    The order is one that seed and epoch decide, the last batch short. `settings` are the task's own part of the
+    fingerprint; other arguments as for `training.find_start` and `training.Course`. A run whose steps so far are not
+    of the same size (the short last batch of one that is to go on, or another batch size) takes the steps that are
+    left of the data. `UserError` too where it had other labels.
     """
     lengths = rows.lengths if values.group_by_length else None
 
@@ -149,32 +146,18 @@ def training_feed(values, runtime, rows, plan, make):
         return batching.training_order(len(rows), values.train_batch_size, values.seed, start, end=plan.num_examples,
                                        lengths=lengths)
 
-    return training.training_feed(values, runtime, order, make, rows.where)
-
-
-def find_start(values, runtime, feed, plan, start_from, settings, metric_names):
-    """`training.find_start`; `UserError` too where the run so far had other labels or counts by another batch size."""
+    feed = training.training_feed(values, runtime, order, make, rows.where)
     start = training.find_start(values, runtime, feed, start_from, settings, metric_names)
     had = model_dir.read_info(start.newest).get("labels") if start.newest else None
     if had is not None and had != settings.get("labels"):
         raise UserError(f"{values.output_dir} holds a run with other labels, {had!r:.100} in place of "
                         f"{settings.get('labels')!r:.100}; give the run a folder of its own")
     if start.newest and EXAMPLES_SEEN in checkpoint.list_variables(start.newest):
-        batch_size, prefix = values.train_batch_size, start.newest
-        seen, step = int(dict(checkpoint.read(prefix, [EXAMPLES_SEEN]))[EXAMPLES_SEEN]), checkpoint.step_of(prefix)
-        if seen != step * batch_size and not (seen == plan.num_examples and step == plan.num_train_steps):
-            raise UserError(f"{prefix} has seen {seen} examples in {step} steps, which is not --train_batch_size="
-                            f"{batch_size}; go on with the same, or give it as --init_checkpoint to a run of its own")
-    return start
-
-
-@dataclasses.dataclass(frozen=True)
-class Course:
-    """A training as it is prepared: how long it is, its batches, and what it starts from."""
-
-    plan: Plan
-    feed: batching.Feed
-    start: training.Start
+        seen = int(dict(checkpoint.read(start.newest, [EXAMPLES_SEEN]))[EXAMPLES_SEEN])
+        left = math.ceil(max(0, plan.num_examples - seen) / values.train_batch_size)
+        plan = dataclasses.replace(plan, num_train_steps=checkpoint.step_of(start.newest) + left)
+    training.check_selection(values, plan, start.newest)
+    return training.Course(plan, feed, start, evaluated_on)
 
 
 def give_weights(values, runtime, model, objective, base, course, evaluate, write_model_dir):
@@ -184,9 +167,7 @@ def give_weights(values, runtime, model, objective, base, course, evaluate, writ
     """
     if course is None:
         return models.restore(values, model, base.prefixes[0])
-    plan = course.plan
-    state = training.prepare(values, runtime, model, course.start, plan.num_train_steps, plan.num_warmup_steps)
-    logger.info("%d steps, %d of warm-up, over %d examples", plan.num_train_steps, plan.num_warmup_steps,
-                plan.num_examples)
-    return training.run(values, runtime, state, objective, course.feed, plan.num_train_steps, evaluate,
-                        write_model_dir)
+    state = training.prepare(values, runtime, model, course)
+    logger.info("%d steps, %d of warm-up, over %d examples", course.plan.num_train_steps,
+                course.plan.num_warmup_steps, course.plan.num_examples)
+    return training.run(values, runtime, course, state, objective, evaluate, write_model_dir)

@@ -24,7 +24,7 @@ def initialize(values, model, start_from):
     if start_from is None:
         logger.info("no --init_checkpoint: training starts from random weights")
         return
-    report = checkpoint.restore(model, start_from, values.allow_missing)
+    report = checkpoint.restore(model, start_from, values.allow_missing, model_dir.uses_averages(start_from))
     logger.info("%s", report.summary())
     if report.missing or report.misshapen:
         logger.warning("random weights in what the checkpoint lacks: %s",
@@ -33,7 +33,8 @@ def initialize(values, model, start_from):
 
 def restore(values, model, prefix):
     """Gives the model the weights of a checkpoint -> its step; `UserError` for a head that was never trained."""
-    report = checkpoint.restore(model, prefix, values.allow_missing, values.use_ema)
+    averaged = model_dir.uses_averages(prefix) if values.use_ema is None else values.use_ema
+    report = checkpoint.restore(model, prefix, values.allow_missing, averaged)
     logger.info("%s", report.summary())
     untrained = report.missing + report.misshapen
     if untrained and not values.allow_missing:

@@ -37,17 +37,20 @@ def run(values):
         logger.info("%d ids of the config have no piece in the records' vocabulary: they are never to be predicted",
                     unused)
     if values.do_train:
-        feed = training_feed(values, runtime, record_files)
+        plan, feed = training.Plan(values.num_train_steps, values.num_warmup_steps), training_feed(values, runtime,
+                                                                                                   record_files)
         start = training.find_start(values, runtime, feed, start_from, fingerprint(values, config, record_files),
                                     evaluation.metric_names(objective))
+        training.check_selection(values, plan, start.newest)
+        course = training.Course(plan, feed, start, record_files.digest)
     with runtime.start().scope():
         model = modeling.BertForPreTraining(config, dtype=runtime.policy)
         evaluate = evaluation.build_evaluation(model, objective, runtime)
         evaluate_records = functools.partial(evaluate, evaluation_feed(values, runtime, record_files))
         step = None
         if values.do_train:
-            state = training.prepare(values, runtime, model, start, values.num_train_steps, values.num_warmup_steps)
-            step = training.run(values, runtime, state, objective, feed, values.num_train_steps, evaluate_records,
+            state = training.prepare(values, runtime, model, course)
+            step = training.run(values, runtime, course, state, objective, evaluate_records,
                                 functools.partial(write_model_dir, values, config, sidecar, vocab_file))
         if values.do_eval:
             results(values, runtime, model, evaluate_records, start_from, step)

@@ -85,6 +85,9 @@ def check_flags(values):
     for name in names if names != [custom.NAME] else ():
         tasks.find(name)
     named = values.dataset or values.train_file or values.dev_file or values.test_file
+    if named and len(names) > 1:
+        raise UserError(f"--task_name={values.task_name}: the files of several tasks lie in folders below --data_dir; "
+                        "leave --dataset, --train_file and the like out")
     if values.data_dir is None and not named:
         raise UserError("--data_dir is missing: the folder with the task's files")
     if values.dataset and values.strategy == "multi_worker":

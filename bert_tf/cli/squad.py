@@ -77,6 +77,8 @@ def run_once(values):
             setup = with_best_threshold(values, setup, asked[eval_file(values)].examples, found)
             if runtime.is_chief:
                 write_evaluation(values, setup, step, metrics, asked[eval_file(values)], found)
+        elif values.do_train:
+            setup = with_noted_threshold(values, setup)
         if values.do_predict:
             found = find(values.predict_file)
             if runtime.is_chief:
@@ -157,18 +159,12 @@ def prepare_training(values, runtime, setup, sizes, start_from, asked):
         raise UserError(f"{values.train_file}: no window to train on; all contexts are without a word"
                         + ", or --drop_windows_without_answer left all windows out"
                         * values.drop_windows_without_answer)
-    plan = fine_tuning.make_plan(values, len(rows), num_counted=len(rows.places))
-    feed = fine_tuning.training_feed(values, runtime, rows, plan,
-                                     lambda numbers: features.make_batch(rows, numbers, sizes))
-    start = fine_tuning.find_start(values, runtime, feed, plan, start_from, fingerprint(values, setup, rows),
-                                   find_metric_names(values, setup, asked))
-    return fine_tuning.Course(plan, feed, start)
-
-
-def find_metric_names(values, setup, asked):
-    """The names of the metrics that a step or a seed can be the best by."""
-    questions = asked[eval_file(values)].examples if common.evaluates(values) else []
-    return scores.metric_names(setup.version_2_with_negative, questions)
+    dev = asked[eval_file(values)] if common.evaluates(values) else None
+    names = scores.metric_names(setup.version_2_with_negative, dev.examples if dev else [])
+    return fine_tuning.make_course(
+        values, runtime, rows, lambda numbers: features.make_batch(rows, numbers, sizes),
+        fine_tuning.make_plan(values, len(rows), num_counted=len(rows.places)), start_from,
+        fingerprint(values, setup, rows), names, dev and dev.features.digest)
 
 
 def fingerprint(values, setup, rows):
@@ -226,6 +222,14 @@ def with_best_threshold(values, setup, questions, found):
     return dataclasses.replace(setup, threshold=best)
 
 
+def with_noted_threshold(values, setup):
+    """The `Setup` with what --output_dir notes of its weights, where a flag says nothing: of new ones nothing."""
+    if values.null_score_diff_threshold is not None:
+        return setup
+    noted = model_dir.read_info(os.path.join(values.output_dir, model_dir.INFO)).get("null_score_diff_threshold", 0.0)
+    return dataclasses.replace(setup, threshold=float(noted))
+
+
 def write_evaluation(values, setup, step, metrics, data, found):
     """Writes `eval_results.txt` and the mistakes; notes a threshold that was found where --output_dir is the model."""
     files.make_folder(values.output_dir)
@@ -238,9 +242,11 @@ def write_evaluation(values, setup, step, metrics, data, found):
     reports.write_mistakes(os.path.join(values.output_dir, MISTAKES), data.examples, said, num_windows,
                            per_question)
     if not any(answer.text for answer in said):
-        logger.warning("%s: every question is taken to have no answer; train for more epochs, or try another --seed or "
-                       "--learning_rate", eval_file(values))
-    if setup.version_2_with_negative and values.null_score_diff_threshold is None:
+        logger.warning("%s: every question is taken to have no answer; train for more epochs, or try another --seed "
+                       "or --learning_rate", eval_file(values))
+    usual = model_dir.read_info(os.path.join(values.output_dir, model_dir.INFO)).get("use_ema", False)
+    if setup.version_2_with_negative and values.null_score_diff_threshold is None and (
+            values.use_ema in (None, usual)):  # else it is for other weights than the folder's
         model_dir.note(values.output_dir, null_score_diff_threshold=setup.threshold)
 
 

@@ -68,9 +68,7 @@ def run_once(values):
     data = {kind: make_data(values, setup, kind, *sentences[kind]) for kind in sentences}
     objective = Objective(len(setup.labels))
     sizes = training.make_sizes(values, runtime)
-    course = None
-    if values.do_train:
-        course = prepare_training(values, runtime, setup, data["train"].features, sizes, start_from)
+    course = prepare_training(values, runtime, setup, data, sizes, start_from) if values.do_train else None
     with runtime.start().scope():
         model = modeling.BertForTokenClassification(base.config, len(setup.labels), dtype=runtime.policy)
         predict = answers.build_predict(model, objective, runtime, sizes)
@@ -138,17 +136,17 @@ def prepare(values, base, sentences):
         found = base.agreed(values, flag, noted.get(flag))
         return usual if found is None else found
 
+    if not values.do_train and not {"labels", "scheme"} <= noted.keys():
+        raise UserError(f"{base.prefix}: not the folder of a tagger, whose {model_dir.INFO} names the labels; "
+                        "fine-tune the model with run_ner.py")
     lengths = base.length(values, 128, features.SPECIAL + 1, is_tagger), agreed("doc_stride", 64)
     features.check_lengths(*lengths)
     if values.do_train:
         path, rows = sentences["train"]
         scheme = examples.find_scheme(rows, path)
         labels = order_labels({label for row in rows for label in examples.to_bio(row.labels, scheme)}, scheme)
-    elif is_tagger and "labels" in noted and "scheme" in noted:
-        scheme, labels = noted["scheme"], noted["labels"]
     else:
-        raise UserError(f"{base.prefix}: not the folder of a tagger, whose {model_dir.INFO} names the labels; "
-                        "fine-tune the model with run_ner.py")
+        scheme, labels = noted["scheme"], noted["labels"]
     if scheme == scores.PLAIN and not values["best_metric"].present:
         values.best_metric = "macro_f1"
     return Setup(base, *lengths, agreed("document_context", False), labels, scheme)
@@ -184,14 +182,13 @@ def make_data(values, setup, kind, path, sentences):
                 features.Features(path, **arrays))
 
 
-def prepare_training(values, runtime, setup, rows, sizes, start_from):
-    """The `Course` of training."""
-    plan = fine_tuning.make_plan(values, len(rows))
-    feed = fine_tuning.training_feed(values, runtime, rows, plan,
-                                     lambda numbers: features.make_batch(rows, numbers, sizes))
-    start = fine_tuning.find_start(values, runtime, feed, plan, start_from, fingerprint(values, setup, rows),
-                                   metric_names(setup))
-    return fine_tuning.Course(plan, feed, start)
+def prepare_training(values, runtime, setup, data, sizes, start_from):
+    """The `Course` of training on `data["train"]`."""
+    rows, dev = data["train"].features, data.get("dev")
+    return fine_tuning.make_course(
+        values, runtime, rows, lambda numbers: features.make_batch(rows, numbers, sizes),
+        fine_tuning.make_plan(values, len(rows)), start_from, fingerprint(values, setup, rows), metric_names(setup),
+        dev and dev.features.digest)
 
 
 def fingerprint(values, setup, rows):

@@ -5,17 +5,27 @@ import logging
 import os
 import re
 
-from bert_tf import adaptation, batching, checkpoint, model_dir, optimization, run_dir
+from bert_tf import adaptation, batching, checkpoint, files, model_dir, optimization, run_dir
 from bert_tf.cli import common, models
 from bert_tf.errors import UserError
 from bert_tf.runtime import Runtime
 from bert_tf.training import journal, loop, saving
 from bert_tf.training.agreement import build_sharing
 from bert_tf.training.precision import LossScale
-from bert_tf.training.selection import Selection
+from bert_tf.training.selection import LOG, Selection
 from bert_tf.training.state import TrainingState
 
 logger = logging.getLogger("bert_tf")
+
+WEIGHTS = ("best_checkpoint", "use_ema")  # what a model's folder notes of the weights that it stands for
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long training is: steps, those of warm-up, and the examples that they take in all (None: without end)."""
+
+    num_train_steps: int
+    num_warmup_steps: int
+    num_examples: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +35,19 @@ class Start:
     settings: dict
     newest: str | None
     init_checkpoint: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """A training as it is prepared: how long it is, its batches, what it starts from, what it is evaluated on.
+
+    `evaluated_on` is a digest of the data, None where nothing is evaluated.
+    """
+
+    plan: Plan
+    feed: batching.Feed
+    start: Start
+    evaluated_on: str | None = None
 
 
 def make_runtime(values):
@@ -87,13 +110,26 @@ def find_start(values, runtime, feed, start_from, settings, metric_names):
     newest = run_dir.find(values.output_dir, settings, values.resume, values.overwrite_output_dir)
     if values.overwrite_output_dir and start_from and models.is_in_folder(start_from, values.output_dir):
         raise UserError(f"--overwrite_output_dir would remove --init_checkpoint={start_from}; move one of them")
-    if newest and values.use_ema is None and values.ema_decay:
+    if newest and values.use_ema is None:
         values.use_ema = model_dir.read_info(newest).get("use_ema", False)
+        if values.use_ema and not values.ema_decay:
+            raise UserError(f"{values.output_dir} stands for moving averages; go on with --ema_decay, or without them "
+                            "by --use_ema=false")
     return Start(settings, newest, start_from)
 
 
-def prepare(values, runtime, model, start, num_train_steps, num_warmup_steps):
+def check_selection(values, plan, newest):
+    """`UserError` where evaluations chose among a run's steps so far, and it would go on without any."""
+    is_chosen = files.exists(os.path.join(values.output_dir, LOG))
+    if newest and is_chosen and not (values.eval_every_steps or values.resume) and (
+            checkpoint.step_of(newest) < plan.num_train_steps):
+        raise UserError(f"{values.output_dir} holds a run that --eval_every_steps chose the best steps of, and steps "
+                        "are left; give the flag again, or --resume to go on without")
+
+
+def prepare(values, runtime, model, course):
     """The state that training begins with: weights from a checkpoint, what is trained, optimizer, resumption."""
+    plan, start = course.plan, course.start
     if start.newest is None:
         models.initialize(values, model, start.init_checkpoint)
     if values.lora_rank:
@@ -102,8 +138,8 @@ def prepare(values, runtime, model, start, num_train_steps, num_warmup_steps):
         adaptation.freeze(model, values.freeze)
     model.bert.encoder.recompute = values.recompute
     optimizer = optimization.create_optimizer(
-        values.learning_rate, num_train_steps, num_warmup_steps, values.optimizer, ema_decay=values.ema_decay,
-        layer_decay=values.layer_decay, num_layers=model.config.num_hidden_layers)
+        values.learning_rate, plan.num_train_steps, plan.num_warmup_steps, values.optimizer,
+        ema_decay=values.ema_decay, layer_decay=values.layer_decay, num_layers=model.config.num_hidden_layers)
     state = TrainingState(model, optimizer, LossScale() if values.precision == "float16" else None)
     if start.newest:
         state.resume(start.newest, values.train_batch_size)
@@ -113,17 +149,19 @@ def prepare(values, runtime, model, start, num_train_steps, num_warmup_steps):
     return state
 
 
-def run(values, runtime, state, objective, feed, num_train_steps, evaluate, write_model_dir):
+def run(values, runtime, course, state, objective, evaluate, write_model_dir):
     """Trains a prepared state to its end, if it is not there, and returns the step whose weights the model then has.
 
     These are the best ones where --eval_every_steps chose, the averages with --use_ema. `evaluate()` gives the metrics
     to choose by; `write_model_dir(**info)` makes --output_dir a model, and notes `info`.
     """
-    selection = make_selection(values, runtime, state, evaluate) if values.eval_every_steps else None
-    best = None
+    num_train_steps = course.plan.num_train_steps
+    selection = make_selection(values, runtime, course, state, evaluate) if values.eval_every_steps else None
     if state.step >= num_train_steps or selection and selection.exhausted:
         logger.info("complete at step %d", state.step)
         best = chosen_before(values)
+        if best is None and selection and selection.is_up_to(state.step):  # the run ended before it could note it
+            best = selection.best_step
     else:
         if runtime.is_chief:
             write_model_dir(**noted(values))
@@ -132,21 +170,35 @@ def run(values, runtime, state, objective, feed, num_train_steps, evaluate, writ
             values.output_dir, num_train_steps, values.save_checkpoints_steps, values.keep_checkpoint_max,
             values.keep_checkpoint_every_n_steps, values.iterations_per_loop, values.eval_every_steps,
             common.profile_steps(values), values.skip_nonfinite, values.clip_norm)
-        saved = loop.train(state, objective, feed, runtime, schedule, callbacks(values, runtime), selection)
+        saved = loop.train(state, objective, course.feed, runtime, schedule, callbacks(values, runtime), selection)
         logger.info("trained to step %d: %s", state.step, saved)
-    if selection and selection.best_step is not None:
-        best = selection.best_step
-    if best is not None:
-        return use_best(values, runtime, state, best, write_model_dir)
-    if values.use_ema:
-        state.use_averages()
-    return state.step
+        best = selection and selection.best_step
+    return use_weights(values, runtime, state, best, write_model_dir)
 
 
 def chosen_before(values):
     """The step that --output_dir stands for since an earlier command chose it as the best; None where none did."""
     prefix = model_dir.find(values.output_dir)
-    return checkpoint.step_of(prefix) if "best_checkpoint" in model_dir.read_info(prefix) else None
+    is_best = model_dir.read_info(prefix).get("best_checkpoint") == os.path.basename(prefix)
+    return checkpoint.step_of(prefix) if is_best else None
+
+
+def use_weights(values, runtime, state, best, write_model_dir):
+    """Gives the model the weights that are to be used, notes in --output_dir which they are, and returns their step.
+
+    They are those of the step `best`, or of now where it is None, or their averages.
+    """
+    info = noted(values)
+    if best is not None:
+        logger.info("step %d was the best: its weights are used", best)
+        info["best_checkpoint"] = os.path.basename(saving.prefix_of(values.output_dir, best))
+        checkpoint.restore(state.model, saving.prefix_of(values.output_dir, best), averaged=bool(values.use_ema))
+    elif values.use_ema:
+        state.use_averages()
+    known = model_dir.read_info(saving.prefix_of(values.output_dir, state.step))
+    if runtime.is_chief and {name: known.get(name) for name in WEIGHTS} != {name: info.get(name) for name in WEIGHTS}:
+        write_model_dir(**info)
+    return state.step if best is None else best
 
 
 def noted(values):
@@ -154,17 +206,7 @@ def noted(values):
     return {"use_ema": True} if values.use_ema else {}
 
 
-def use_best(values, runtime, state, step, write_model_dir):
-    """Gives the model the weights of the step that was best, notes it in --output_dir, and returns it."""
-    logger.info("step %d was the best: its weights are used", step)
-    best = saving.prefix_of(values.output_dir, step)
-    checkpoint.restore(state.model, best, averaged=bool(values.use_ema))
-    if runtime.is_chief and model_dir.read_info(best).get("best_checkpoint") != os.path.basename(best):
-        write_model_dir(best_checkpoint=os.path.basename(best), **noted(values))
-    return step
-
-
-def make_selection(values, runtime, state, evaluate):
+def make_selection(values, runtime, course, state, evaluate):
     """What evaluates while training, the averages in place of the weights if the flags say so."""
     share = build_sharing(runtime)
 
@@ -178,7 +220,7 @@ def make_selection(values, runtime, state, evaluate):
             state.assign(weights)
 
     selection = Selection(values.output_dir, evaluate_now, values.best_metric, values.early_stopping_patience,
-                          runtime.is_chief)
+                          runtime.is_chief, evaluated_on=course.evaluated_on, use_ema=bool(values.use_ema))
     selection.begin(state.step)
     return selection
 

@@ -10,6 +10,7 @@ import os
 
 from bert_tf import files
 from bert_tf.training.journal import read_log
+from bert_tf.training.saving import prefix_of
 
 logger = logging.getLogger("bert_tf")
 
@@ -20,11 +21,14 @@ class Selection:
     """The evaluations of a run: the best by `metric` (the lowest if its name ends in "loss", else the highest).
 
     `evaluate()` returns the metrics of the present weights by name. `patience` 0 never stops; else the run is
-    `exhausted` after so many evaluations in a row that were not better than the best before them.
+    `exhausted` after so many evaluations in a row that were not better than the best before them. Plain values in
+    `basis` say what else decides the metrics: what is evaluated on, and whether it is the averages of the weights.
     """
 
-    def __init__(self, output_dir, evaluate, metric, patience=0, is_chief=True):
+    def __init__(self, output_dir, evaluate, metric, patience=0, is_chief=True, **basis):
+        self.output_dir = output_dir
         self.path = os.path.join(output_dir, LOG)
+        self.basis = {"best_metric": metric, **basis}
         self.evaluate = evaluate
         self.metric = metric
         self.patience = patience
@@ -34,14 +38,19 @@ class Selection:
     def begin(self, step):
         """Takes up what an earlier part of the run found up to `step`; what came later is forgotten by `write`."""
         rows = [row for row in read_log(self.path) if row["step"] <= step]
-        self.rows = [row for row in rows if row.get("best_metric") == self.metric]
+        self.rows = [row for row in rows if row.items() >= self.basis.items()]
         if len(self.rows) < len(rows):
-            logger.warning("%s: evaluations by which another metric chose count no more", self.path)
+            logger.warning("%s: evaluations by another metric, of other data or of other weights count no more",
+                           self.path)
+        if self.best_step is not None and not files.exists(f"{prefix_of(self.output_dir, self.best_step)}.index"):
+            logger.warning("%s: the best was at step %d, whose checkpoint is not there any more; the evaluations so "
+                           "far count no more", self.path, self.best_step)
+            self.rows = []
 
     def record(self, step):
         """Evaluates, notes it, and returns the metrics."""
         metrics = {name: float(value) for name, value in self.evaluate().items()}
-        row = {"step": step, "best_metric": self.metric, **metrics}
+        row = {"step": step, **self.basis, **metrics}
         self.rows = [row for row in self.rows if row["step"] != step] + [row]
         self.write()
         return metrics
@@ -50,6 +59,10 @@ class Selection:
     def best_step(self):
         """The step of the best evaluation, the first of equals; None before any that gave a number."""
         return find_best({row["step"]: row for row in self.rows}, self.metric)
+
+    def is_up_to(self, step):
+        """Whether the last evaluation was that of `step`."""
+        return bool(self.rows) and self.rows[-1]["step"] == step
 
     @property
     def exhausted(self):

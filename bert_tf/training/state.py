@@ -63,7 +63,7 @@ class TrainingState:
         optional = {name for name in slots if name.endswith(AVERAGE) or name.startswith(checkpoint.STATE_PREFIX)}
         needed = {*weights, *slots, checkpoint.GLOBAL_STEP} - optional
         _refuse(prefix, sorted(needed - set(held)))
-        report = checkpoint.restore(self.model, prefix, averaged=False)
+        report = checkpoint.restore(self.model, prefix)
         _refuse(prefix, [name for name, _, _ in report.misshapen] + [
             name for name, slot in slots.items() if name in held and held[name].shape != tuple(slot.shape)])
         for name, value in checkpoint.read(prefix, [name for name in slots if name in held]):

@@ -133,11 +133,11 @@ def test_the_recorded_checkpoint_gives_the_recorded_results(call, shared, tmp_pa
     (30, 1, 0.1, False, 3, 0, 3), (30, 8, 0.7, False, 3, 0, 21), (10, 4, 0.05, False, 1, 0, 1),
     (21, 4, 2.0, False, 11, 1, 42), (21, 4, 2.0, True, 10, 1, 40), (32, 32, 1e-5, False, 1, 0, 1)])
 def test_the_length_of_training(rows, batch_size, epochs, original, steps, warmup, examples):
-    from bert_tf.cli import fine_tuning
+    from bert_tf.cli import fine_tuning, training
 
     values = parsed("--data_dir=a", "--output_dir=b", f"--train_batch_size={batch_size}",
                     f"--num_train_epochs={epochs}", f"--original_steps={original}")
-    assert fine_tuning.make_plan(values, rows) == fine_tuning.Plan(steps, warmup, examples)
+    assert fine_tuning.make_plan(values, rows) == training.Plan(steps, warmup, examples)
 
 
 def test_defaults_are_the_originals():
@@ -309,6 +309,27 @@ def test_a_run_that_ended_early_is_complete(call, tmp_path):
     status, errors, log = call("--do_train", **flags)
     assert (status, errors) == (0, []) and "complete at step" in log
     assert snapshot(tmp_path / "out") == before
+    status, errors, _ = call("--do_train", learning_rate=0.5)
+    assert status == 2 and "steps are left; give the flag again" in errors[0] and snapshot(tmp_path / "out") == before
+
+
+def test_a_finished_run_goes_on_for_more_epochs_in_other_batches(call, finished, tmp_path):
+    """42 examples in 11 steps of 4, the last one short, then 21 in 7 steps of 3."""
+    shutil.copytree(finished, tmp_path / "out")
+    flags = {"num_train_epochs": 3, "train_batch_size": 3}
+    assert call("--do_train", "--resume", **flags)[:2] == (0, [])
+    assert [row["examples"] for row in log_of(tmp_path / "out")] == [*[4] * 10, 2, *[3] * 7]
+    status, _, log = call("--do_train", **flags)
+    assert status == 0 and "complete at step 18" in log
+
+
+def test_what_training_began_with_may_be_named_again(call, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    settings = json.loads((finished / "run.json").read_text())
+    settings["init_checkpoint"] = checkpoint.digest(f"{finished}/model.ckpt-11")
+    (tmp_path / "out/run.json").write_text(json.dumps(settings))
+    status, errors, log = call("--do_eval", **BARE, init_checkpoint=finished)
+    assert (status, errors) == (0, []) and "with which training begins, is not read" in log
 
 
 def test_batches_of_like_length_resume_to_the_same_bytes(call, tmp_path):
@@ -368,10 +389,17 @@ def test_averages_that_were_evaluated_are_what_the_folder_stands_for(call, tmp_p
     assert call("--do_train", "--do_eval", "--do_predict", "--use_ema", **flags)[:2] == (0, [])
     names = ("eval_results.txt", "test_results.tsv")
     before = {name: (tmp_path / "out" / name).read_bytes() for name in names}
-    for words, flags in ((["--do_train"], flags), ([], BARE), ([], {**BARE, "use_ema": False})):
+    def again(*words, **flags):
         assert call("--do_eval", "--do_predict", *words, **flags)[:2] == (0, [])
-        same = {name: (tmp_path / "out" / name).read_bytes() for name in names} == before
-        assert same == ("use_ema" not in flags)
+        return {name: (tmp_path / "out" / name).read_bytes() for name in names}
+
+    assert again("--do_train", **flags) == again(**BARE) == before
+    raw = again(**BARE, use_ema=False)
+    assert raw["test_results.tsv"] != before["test_results.tsv"] and again(**BARE) == before
+    status, errors, _ = call("--do_train", "--resume", num_train_epochs=2)
+    assert status == 2 and "stands for moving averages; go on with --ema_decay" in errors[0]
+    # The command that trained may turn it to the weights themselves.
+    assert again("--do_train", use_ema=False, **flags) == again(**BARE) == raw
 
 
 def test_several_tasks_end_in_a_table(call, data, tmp_path):
@@ -491,6 +519,8 @@ def bad_files(data, finished, folder):
             (folder / name / f"{split}.tsv").write_text(text)
     shutil.copytree(data / "MRPC", folder / "dev")
     shutil.copy(folder / "label/dev.tsv", folder / "dev/dev.tsv")
+    shutil.copytree(data / "MRPC", folder / "test")
+    (folder / "test/test.tsv").write_text("")
     for name, change in (("small", {"vocab_size": 600}), ("one_type", {"type_vocab_size": 1})):
         (folder / f"{name}.json").write_text(json.dumps({**SMALL, **change}))
     (folder / "cased.txt").write_text((data / "vocab.txt").read_text().replace("\nthe\n", "\nThe\n") + "".join(
@@ -524,11 +554,10 @@ REFUSED = [
     (["--do_train"], {"task_name": "MRPC,RTE", "strategy": "tpu"}, "--strategy=tpu makes one run in a process"),
     (["--do_train"], {"teacher": "{finished}", "output_dir": "{finished}", "overwrite_output_dir": True},
      "--overwrite_output_dir would remove --teacher"),
-    (["--do_train"], {"output_dir": "{finished}", "resume": True, "train_batch_size": 3, "num_train_epochs": 9},
-     "which is not --train_batch_size=3"),
     (["--do_eval"], {**BARE, "output_dir": "{finished}", "init_checkpoint": "{bad}/other"},
      "is fine-tuned, and so is"),
-    (["--do_train", "--do_eval", "--do_predict"], {"data_dir": "{bad}/label", "num_seeds": 2}, "{bad}/label"),
+    (["--do_train", "--do_eval", "--do_predict"], {"data_dir": "{bad}/test", "num_seeds": 2}, "{bad}/test/test.tsv"),
+    (["--do_train"], {"task_name": "MRPC,CoLA", "data_dir": None, "train_file": "x"}, "lie in folders below"),
     (["--do_train"], {"pooling": "max"}, "--pooling=max"),
     (["--do_train"], {"class_weights": "1,x"}, "--class_weights=1,x"),
     (["--do_train"], {"class_weights": "1,2,3"}, "3 numbers for the 2 labels"),

@@ -268,6 +268,15 @@ def test_the_best_step_is_what_is_evaluated_and_answers(call, tmp_path):
         assert (tmp_path / "out/eval_log.jsonl").read_bytes() == log
 
 
+def test_the_threshold_of_a_complete_run_is_the_folders(call, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    info = json.loads((finished / "model.json").read_text())
+    (tmp_path / "out/model.json").write_text(json.dumps({**info, "null_score_diff_threshold": -1e9}))
+    for words, left_out in ((["--do_train"], {}), ([], BARE)):
+        assert call("--do_predict", *words, **left_out)[:2] == (0, [])
+        assert set(json.loads((tmp_path / "out/predictions.json").read_text()).values()) == {""}
+
+
 def test_a_model_that_answers_nothing_is_named(call, finished):
     for threshold, is_said in ((-1e9, True), (1e9, False)):
         status, _, log = call("--do_eval", **BARE, init_checkpoint=finished, null_score_diff_threshold=threshold)

@@ -1,6 +1,8 @@
 import json
 import math
 
+import pytest
+
 from bert_tf.training.selection import LOG, Selection
 
 
@@ -35,6 +37,7 @@ def test_a_restart_knows_the_best_so_far_and_forgets_what_it_does_again(tmp_path
     first = make(tmp_path, [0.7, 0.3, 0.9], patience=2)
     for step in (5, 10, 15):
         first.record(step)
+    (tmp_path / "model.ckpt-5.index").touch()
     again = Selection(str(tmp_path), lambda: {"accuracy": 0.1}, "accuracy", patience=2)
     again.begin(12)  # the newest checkpoint is of step 12
     assert [row["step"] for row in again.rows] == [5, 10] and again.best_step == 5
@@ -58,8 +61,22 @@ def test_what_is_no_number_is_never_the_best(tmp_path):
     assert found == [(None, False), (2, False), (2, False)]
 
 
-def test_evaluations_that_chose_by_another_metric_are_forgotten(tmp_path, caplog):
-    make(tmp_path, [0.4], metric="accuracy").record(1)
-    again = Selection(str(tmp_path), dict, "loss")
+@pytest.mark.parametrize("metric, basis", [("loss", {}), ("accuracy", {"use_ema": True}),
+                                           ("accuracy", {"evaluated_on": "another"})])
+def test_evaluations_that_cannot_be_compared_are_forgotten(tmp_path, caplog, metric, basis):
+    usual = {"use_ema": False, "evaluated_on": "one"}
+    make(tmp_path, [0.4], metric="accuracy", **usual).record(1)
+    (tmp_path / "model.ckpt-1.index").touch()
+    same, other = (Selection(str(tmp_path), dict, *how[:1], **usual | how[1])
+                   for how in (("accuracy", {}), (metric, basis)))
+    same.begin(1)
+    assert same.best_step == 1 and same.is_up_to(1) and not caplog.text
+    other.begin(1)
+    assert other.rows == [] and other.best_step is None and "count no more" in caplog.text
+
+
+def test_a_best_step_whose_checkpoint_is_gone_is_none(tmp_path, caplog):
+    make(tmp_path, [0.4]).record(1)
+    again = make(tmp_path, [])
     again.begin(1)
-    assert again.rows == [] and again.best_step is None and "count no more" in caplog.text
+    assert again.best_step is None and "was at step 1, whose checkpoint is not there any more" in caplog.text
