@@ -19,6 +19,7 @@ logger = logging.getLogger("bert_tf")
 
 WEIGHTS = ("best_checkpoint", "use_ema")  # what a model's folder notes of the weights that it stands for
 
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """How long training is: steps, those of warm-up, and the examples that they take in all (None: without end)."""
