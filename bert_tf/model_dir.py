@@ -53,6 +53,12 @@ def uses_averages(prefix):
     return read_info(prefix).get("use_ema", False) and checkpoint.has_averages(prefix)
 
 
+def is_evaluated(info, prefix, use_ema=None):
+    """Whether what a folder's `info` says of results holds for the weights in `prefix`, or for their averages."""
+    name = os.path.basename(prefix)
+    return use_ema in (None, info.get("use_ema", False)) and info.get("best_checkpoint", name) == name
+
+
 def find_file(prefix, name, given, flag, required=True):
     """The path `given` by a flag, else `name` beside the checkpoint `prefix`; None without either.
 

@@ -52,6 +52,8 @@ class Predictor:
             model_dir.find_file(prefix, model_dir.CONFIG, None, "bert_config_file"))
         vocab_file = model_dir.find_file(prefix, model_dir.VOCAB, None, "vocab_file")
         self.tokenizer = model_dir.load_tokenizer(vocab_file, self.config, prefix)
+        if not model_dir.is_evaluated(info, prefix, use_ema):
+            info.pop("null_score_diff_threshold", None)  # found for other weights
         self._take(info, prefix)
         if not self.LEAST <= self.max_seq_length <= self.config.max_position_embeddings:
             raise UserError(f"{prefix}: {model_dir.INFO} beside it says max_seq_length {self.max_seq_length}, which "

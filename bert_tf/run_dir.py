@@ -39,6 +39,12 @@ def find(folder, fingerprint, resume=False, overwrite=False):
     return newest
 
 
+def read(folder):
+    """The fingerprint of the run in `folder`; {} without one. `UserError` for a file that holds none."""
+    path = os.path.join(folder, FINGERPRINT)
+    return files.read_json_object(path) if files.exists(path) else {}
+
+
 def begin(folder, fingerprint, overwrite=False):
     """Makes `folder` the folder of the run with this fingerprint; of an earlier run removes all, if `overwrite`."""
     files.make_folder(folder)

@@ -75,8 +75,7 @@ def say_passed_over(values, newest, start_from, info):
     It may be what training began with, as in the original's commands: the same file, or, by its `info`, no model of a
     task.
     """
-    fingerprint = os.path.join(values.output_dir, run_dir.FINGERPRINT)
-    begun_with = files.read_json_object(fingerprint).get("init_checkpoint") if files.exists(fingerprint) else None
+    begun_with = run_dir.read(values.output_dir).get("init_checkpoint")
     if ("kind" in info or "labels" in info) and begun_with != checkpoint.digest(start_from):
         raise UserError(f"--init_checkpoint={values.init_checkpoint} is fine-tuned, and so is {newest} in "
                         "--output_dir; leave the first out, or give --output_dir a folder without checkpoints")
@@ -153,11 +152,28 @@ def make_course(values, runtime, rows, make, plan, start_from, settings, metric_
         raise UserError(f"{values.output_dir} holds a run with other labels, {had!r:.100} in place of "
                         f"{settings.get('labels')!r:.100}; give the run a folder of its own")
     if start.newest and EXAMPLES_SEEN in checkpoint.list_variables(start.newest):
-        seen = int(dict(checkpoint.read(start.newest, [EXAMPLES_SEEN]))[EXAMPLES_SEEN])
-        left = math.ceil(max(0, plan.num_examples - seen) / values.train_batch_size)
-        plan = dataclasses.replace(plan, num_train_steps=checkpoint.step_of(start.newest) + left)
+        plan = go_on(values, plan, start.newest, len(rows))
     training.check_selection(values, plan, start.newest)
     return training.Course(plan, feed, start, evaluated_on)
+
+
+def go_on(values, plan, newest, num_examples):
+    """The `training.Plan` of a run that goes on from the checkpoint `newest`, whatever batches it had before.
+
+    `UserError` for another batch size where it decides which examples are together, but between two epochs.
+    """
+    batch_size, step = values.train_batch_size, checkpoint.step_of(newest)
+    seen = int(dict(checkpoint.read(newest, [EXAMPLES_SEEN]))[EXAMPLES_SEEN])
+    if seen == step * batch_size:
+        return plan
+    earlier = run_dir.read(values.output_dir).get("train_batch_size", batch_size)
+    if values.group_by_length and earlier != batch_size and seen % num_examples:
+        raise UserError(f"--train_batch_size={batch_size}: with --group_by_length a run of another, {earlier}, can go "
+                        f"on with it only after a whole epoch, not after {seen} of {num_examples} examples")
+    left, warmup = max(0, plan.num_examples - seen), plan.num_examples * values.warmup_proportion - seen
+    steps = left // batch_size if values.original_steps else math.ceil(left / batch_size)
+    num_warmup_steps = step + math.ceil(warmup / batch_size) if warmup > 0 else min(plan.num_warmup_steps, step)
+    return dataclasses.replace(plan, num_train_steps=step + steps, num_warmup_steps=num_warmup_steps)
 
 
 def give_weights(values, runtime, model, objective, base, course, evaluate, write_model_dir):

@@ -42,7 +42,7 @@ def run(values):
         start = training.find_start(values, runtime, feed, start_from, fingerprint(values, config, record_files),
                                     evaluation.metric_names(objective))
         training.check_selection(values, plan, start.newest)
-        course = training.Course(plan, feed, start, record_files.digest)
+        course = training.Course(plan, feed, start, f"{record_files.digest} x {wanted_examples(values)}")
     with runtime.start().scope():
         model = modeling.BertForPreTraining(config, dtype=runtime.policy)
         evaluate = evaluation.build_evaluation(model, objective, runtime)
@@ -124,10 +124,15 @@ def training_feed(values, runtime, record_files):
                                   lambda numbers: reading.make_batch(record_files, numbers, sizes), record_files.where)
 
 
+def wanted_examples(values):
+    """How many examples an evaluation takes."""
+    return values.max_eval_steps * values.eval_batch_size
+
+
 def evaluation_feed(values, runtime, record_files):
     """The batches of an evaluation, from the first record on."""
     sizes = training.make_sizes(values, runtime)
-    wanted = values.max_eval_steps * values.eval_batch_size
+    wanted = wanted_examples(values)
     if values.do_eval and wanted > len(record_files):
         logger.info("evaluating %d examples of %d records: the first come again, as in the original", wanted,
                     len(record_files))

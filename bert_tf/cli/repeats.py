@@ -71,11 +71,14 @@ def over_seeds(values, run, choose, results):
     the best is found: the greatest, the smallest where the name ends in "loss". Returns the means; `seeds.tsv` tells
     all.
     """
-    folders, rows = {}, {}
+    folders, rows, use_ema = {}, {}, values.use_ema
+    if use_ema is None:  # for all alike, whatever the folder of each says
+        noted = model_dir.read_info(os.path.join(values.output_dir, model_dir.INFO))
+        use_ema = bool(values.ema_decay) and noted.get("use_ema", False)
     for seed in range(values.seed, values.seed + values.num_seeds):
         folders[seed] = os.path.join(values.output_dir, f"seed_{seed}")
         logger.info("seed %d: %s", seed, folders[seed])
-        rows[seed] = run(changed(values, seed=seed, output_dir=folders[seed]))
+        rows[seed] = run(changed(values, seed=seed, output_dir=folders[seed], use_ema=use_ema))
         keras.utils.clear_session()
     columns = {name: [float(row[name]) for row in rows.values()] for name in rows[values.seed]}
     means = {name: float(np.mean(column)) for name, column in columns.items()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import logging
 import os
 
@@ -101,20 +102,25 @@ def prepare(values, start_from):
                         "config)")
     setup = Setup(base, base.length(values, 384, features.SPECIAL + 2, is_reader), agreed("doc_stride", 128),
                   agreed("max_query_length", 64), agreed("version_2_with_negative", False),
-                  values.language or noted.get("language", "en"), find_threshold(values, noted))
+                  values.language or noted.get("language", "en"), find_threshold(values, base, noted))
     features.check_lengths(setup.max_seq_length, setup.doc_stride, setup.max_query_length)
     return setup
 
 
-def find_threshold(values, noted):
+def find_threshold(values, base, noted):
     """The threshold for no answer: the flag's, else what the model's folder noted, else the original's.
 
-    What is noted was found for the folder's weights: others that are trained, and scores that are to find it anew, are
-    told at the original's.
+    What is noted was found for the folder's weights: others that are trained or asked for, and scores that are to find
+    it anew, are told at the original's.
     """
-    given = values.null_score_diff_threshold
-    usual = 0.0 if values.do_train or values.do_eval else noted.get("null_score_diff_threshold", 0.0)
-    return float(usual if given is None else given)
+    given, name = values.null_score_diff_threshold, "null_score_diff_threshold"
+    if given is not None or values.do_train or values.do_eval or name not in noted:
+        return float(given or 0.0)
+    if not model_dir.is_evaluated(noted, base.prefixes[0], values.use_ema):
+        logger.warning("%s: the threshold for no answer was found for other weights of the folder; 0 is used, "
+                       "--%s gives another", base.prefixes[0], name)
+        return 0.0
+    return float(noted[name])
 
 
 def eval_file(values):
@@ -164,7 +170,15 @@ def prepare_training(values, runtime, setup, sizes, start_from, asked):
     return fine_tuning.make_course(
         values, runtime, rows, lambda numbers: features.make_batch(rows, numbers, sizes),
         fine_tuning.make_plan(values, len(rows), num_counted=len(rows.places)), start_from,
-        fingerprint(values, setup, rows), names, dev and dev.features.digest)
+        fingerprint(values, setup, rows), names, dev and digest_of(values, setup, dev))
+
+
+def digest_of(values, setup, dev):
+    """A hexadecimal number that two evaluations share which are of the same questions, by the same rules."""
+    names = ("n_best_size", "max_answer_length", "null_score_diff_threshold", "answer_text")
+    rules = [setup.language, *(values[name].value for name in names)]
+    gold = [(example.qas_id, example.answers, example.is_impossible) for example in dev.examples]
+    return hashlib.sha256(repr((dev.features.digest, rules, gold)).encode()).hexdigest()
 
 
 def fingerprint(values, setup, rows):

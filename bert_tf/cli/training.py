@@ -5,7 +5,7 @@ import logging
 import os
 import re
 
-from bert_tf import adaptation, batching, checkpoint, files, model_dir, optimization, run_dir
+from bert_tf import adaptation, batching, checkpoint, model_dir, optimization, run_dir
 from bert_tf.cli import common, models
 from bert_tf.errors import UserError
 from bert_tf.runtime import Runtime
@@ -120,12 +120,14 @@ def find_start(values, runtime, feed, start_from, settings, metric_names):
 
 
 def check_selection(values, plan, newest):
-    """`UserError` where evaluations chose among a run's steps so far, and it would go on without any."""
-    is_chosen = files.exists(os.path.join(values.output_dir, LOG))
-    if newest and is_chosen and not (values.eval_every_steps or values.resume) and (
-            checkpoint.step_of(newest) < plan.num_train_steps):
-        raise UserError(f"{values.output_dir} holds a run that --eval_every_steps chose the best steps of, and steps "
-                        "are left; give the flag again, or --resume to go on without")
+    """`UserError` where a run whose best step is chosen by evaluations would go on or end without that choice."""
+    if newest is None or values.eval_every_steps or values.resume or "best_checkpoint" in model_dir.read_info(newest):
+        return
+    last = max((row["step"] for row in journal.read_log(os.path.join(values.output_dir, LOG))), default=None)
+    step = checkpoint.step_of(newest)
+    if last is not None and (step < plan.num_train_steps or last == step):
+        raise UserError(f"{values.output_dir} holds a run whose best step --eval_every_steps is to choose; give the "
+                        "flag again, or --resume to go on without")
 
 
 def prepare(values, runtime, model, course):
@@ -145,8 +147,6 @@ def prepare(values, runtime, model, course):
     if start.newest:
         state.resume(start.newest, values.train_batch_size)
         logger.info("going on from %s", start.newest)
-    if runtime.is_chief:
-        run_dir.begin(values.output_dir, start.settings, values.overwrite_output_dir)
     return state
 
 
@@ -156,15 +156,19 @@ def run(values, runtime, course, state, objective, evaluate, write_model_dir):
     These are the best ones where --eval_every_steps chose, the averages with --use_ema. `evaluate()` gives the metrics
     to choose by; `write_model_dir(**info)` makes --output_dir a model, and notes `info`.
     """
-    num_train_steps = course.plan.num_train_steps
+    num_train_steps, start = course.plan.num_train_steps, course.start
     selection = make_selection(values, runtime, course, state, evaluate) if values.eval_every_steps else None
-    if state.step >= num_train_steps or selection and selection.exhausted:
+    # What is the best is noted when training ends, early or not.
+    has_ended = start.newest and not values.resume and "best_checkpoint" in model_dir.read_info(start.newest)
+    is_complete = has_ended or state.step >= num_train_steps or bool(selection and selection.exhausted)
+    if is_complete:
         logger.info("complete at step %d", state.step)
         best = chosen_before(values)
         if best is None and selection and selection.is_up_to(state.step):  # the run ended before it could note it
             best = selection.best_step
     else:
         if runtime.is_chief:
+            run_dir.begin(values.output_dir, start.settings, values.overwrite_output_dir)
             write_model_dir(**noted(values))
         describe(state)
         schedule = loop.Schedule(
@@ -174,7 +178,10 @@ def run(values, runtime, course, state, objective, evaluate, write_model_dir):
         saved = loop.train(state, objective, course.feed, runtime, schedule, callbacks(values, runtime), selection)
         logger.info("trained to step %d: %s", state.step, saved)
         best = selection and selection.best_step
-    return use_weights(values, runtime, state, best, write_model_dir)
+    step = use_weights(values, runtime, state, best, write_model_dir)
+    if is_complete and runtime.is_chief:
+        run_dir.begin(values.output_dir, start.settings)
+    return step
 
 
 def chosen_before(values):

@@ -309,8 +309,16 @@ def test_a_run_that_ended_early_is_complete(call, tmp_path):
     status, errors, log = call("--do_train", **flags)
     assert (status, errors) == (0, []) and "complete at step" in log
     assert snapshot(tmp_path / "out") == before
+    for changed in ({"eval_every_steps": 0, "early_stopping_patience": 0, "best_metric": "loss"},
+                    {"early_stopping_patience": 9}):  # nor is it gone on with by other evaluations
+        status, errors, log = call("--do_train", **flags | changed)
+        assert (status, errors) == (0, []) and "complete at step" in log and snapshot(tmp_path / "out") == before
+    # As if it had been killed before it could note what was the best.
+    info = json.loads((tmp_path / "out/model.json").read_text())
+    del info["best_checkpoint"]
+    (tmp_path / "out/model.json").write_text(json.dumps(info))
     status, errors, _ = call("--do_train", learning_rate=0.5)
-    assert status == 2 and "steps are left; give the flag again" in errors[0] and snapshot(tmp_path / "out") == before
+    assert status == 2 and "whose best step --eval_every_steps is to choose; give the flag again" in errors[0]
 
 
 def test_a_finished_run_goes_on_for_more_epochs_in_other_batches(call, finished, tmp_path):
@@ -321,6 +329,39 @@ def test_a_finished_run_goes_on_for_more_epochs_in_other_batches(call, finished,
     assert [row["examples"] for row in log_of(tmp_path / "out")] == [*[4] * 10, 2, *[3] * 7]
     status, _, log = call("--do_train", **flags)
     assert status == 0 and "complete at step 18" in log
+
+
+@pytest.mark.parametrize("seen, step, batch_size, original, steps, warmup", [
+    (80, 20, 4, False, 50, 5), (80, 20, 4, True, 50, 5), (80, 20, 8, False, 35, 2), (80, 10, 4, False, 40, 5),
+    (6, 3, 4, False, 52, 7), (6, 3, 4, True, 51, 7), (250, 50, 4, False, 50, 5)])
+def test_what_is_left_of_a_run_whose_batches_were_others(tmp_path, seen, step, batch_size, original, steps, warmup):
+    """100 examples, two epochs, a tenth of them for the warm-up."""
+    from bert_tf.cli import fine_tuning
+    from bert_tf.training.state import EXAMPLES_SEEN
+
+    prefix = str(tmp_path / f"model.ckpt-{step}")
+    checkpoint.write(prefix, {EXAMPLES_SEEN: np.int64(seen), "global_step": np.int64(step)})
+    values = parsed("--data_dir=a", f"--output_dir={tmp_path}", f"--train_batch_size={batch_size}",
+                    "--num_train_epochs=2", f"--original_steps={original}")
+    plan = fine_tuning.go_on(values, fine_tuning.make_plan(values, 100), prefix, 100)
+    assert (plan.num_train_steps, plan.num_warmup_steps, plan.num_examples) == (steps, warmup, 200)
+
+
+def test_all_seeds_are_compared_by_weights_of_one_kind(tmp_path):
+    from bert_tf.cli import repeats
+    from bert_tf.errors import UserError
+
+    (tmp_path / "model.json").write_text('{"use_ema": true}')
+    values, told = parsed("--data_dir=a", f"--output_dir={tmp_path}", "--ema_decay=0.9", "--num_seeds=2"), []
+
+    def run(values):
+        told.append((values.seed, values.use_ema))
+        if len(told) == 2:
+            raise UserError("enough")
+
+    with pytest.raises(UserError, match="enough"):
+        repeats.over_seeds(values, run, None, ())
+    assert told == [(12345, True), (12346, True)]
 
 
 def test_what_training_began_with_may_be_named_again(call, finished, tmp_path):
@@ -343,6 +384,11 @@ def test_batches_of_like_length_resume_to_the_same_bytes(call, tmp_path):
     assert snapshot(tmp_path / "out")[name] == whole[name]
     status, errors, _ = call("--do_train")
     assert status == 2 and "group_by_length true (now false)" in errors[0]
+    for step in (8, 11):
+        checkpoint.delete(f"{tmp_path}/out/model.ckpt-{step}")
+    checkpoint.update_state(tmp_path / "out", "model.ckpt-4")
+    status, errors, _ = call("--do_train", "--resume", group_by_length=True, train_batch_size=3)
+    assert status == 2 and "only after a whole epoch, not after 16 of 21 examples" in errors[0]
 
 
 def test_a_classifier_that_reads_the_mean_of_all_tokens(call, data, tmp_path):

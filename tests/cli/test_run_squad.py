@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -275,6 +276,29 @@ def test_the_threshold_of_a_complete_run_is_the_folders(call, finished, tmp_path
     for words, left_out in ((["--do_train"], {}), ([], BARE)):
         assert call("--do_predict", *words, **left_out)[:2] == (0, [])
         assert set(json.loads((tmp_path / "out/predictions.json").read_text()).values()) == {""}
+    # It is that of the best weights alone.
+    info |= {"null_score_diff_threshold": -1e9, "best_checkpoint": "model.ckpt-5"}
+    (tmp_path / "out/model.json").write_text(json.dumps(info))
+    newest = checkpoint.latest(tmp_path / "out")
+    status, _, log = call("--do_predict", **BARE, init_checkpoint=newest, output_dir=tmp_path / "other")
+    assert status == 0 and "was found for other weights of the folder; 0 is used" in log
+    assert (tmp_path / "other/predictions.json").read_bytes() == (finished / "predictions.json").read_bytes()
+
+
+def test_evaluations_of_other_answers_or_by_other_rules_are_told_apart():
+    from bert_tf.cli import squad
+
+    def digest(answers=("a",), language="en", **settings):
+        values = flags.FlagValues()
+        script.define_flags(values)
+        values(["run_squad.py", "--output_dir=o", *(f"--{name}={value}" for name, value in settings.items())])
+        asked = types.SimpleNamespace(qas_id="q", answers=answers, is_impossible=False)
+        dev = types.SimpleNamespace(features=types.SimpleNamespace(digest="d"), examples=[asked])
+        return squad.digest_of(values, types.SimpleNamespace(language=language), dev)
+
+    assert digest() == digest()
+    others = digest(("b",)), digest(language="zh"), digest(max_answer_length=3), digest(null_score_diff_threshold=1)
+    assert len({digest(), *others}) == 5
 
 
 def test_a_model_that_answers_nothing_is_named(call, finished):
