@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -242,21 +239,17 @@ def test_an_update_that_is_not_finite_changes_nothing(kind, compiled):
     assert (weight.numpy() != before[0]).all()
 
 
-ON_TWO_REPLICAS = """
-import keras, numpy as np, sys, tensorflow as tf
-from bert_tf import optimization
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+@pytest.mark.parametrize("name", optimization.OPTIMIZERS)
+def test_two_replicas_are_updated_as_one_device_is(name):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
-def start():
-    weights = [keras.Variable(np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), name="kernel"),
-               keras.Variable(np.float32([1, 2, 3]), name="bias")]
-    optimizer = optimization.create_optimizer(0.1, 10, 0, name, ema_decay=0.9)
-    optimizer.build(weights)
-    return weights, optimizer
+    def start():
+        weights = [keras.Variable(np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), name="kernel"),
+                   keras.Variable(np.float32([1, 2, 3]), name="bias")]
+        optimizer = optimization.create_optimizer(0.1, 10, 0, name, ema_decay=0.9)
+        optimizer.build(weights)
+        return weights, optimizer
 
-for name in optimization.OPTIMIZERS:
     with strategy.scope():
         weights, optimizer = start()
 
@@ -270,7 +263,7 @@ for name in optimization.OPTIMIZERS:
     rng = np.random.RandomState(0)
     for run in (update_all, tf.function(update_all)):
         for finite in (True, False, True):
-            gradients = [tf.constant(rng.normal(size=w.shape).astype(np.float32) / finite) for w in weights]
+            gradients = [tf.constant(rng.normal(size=w.shape) / (finite or np.nan), tf.float32) for w in weights]
             run(gradients, tf.constant(finite))
             for gradient, weight in zip(gradients, plain_weights):
                 plain.update_step(gradient, weight, plain.learning_rate, finite=finite)
@@ -281,12 +274,6 @@ for name in optimization.OPTIMIZERS:
             for one, two in zip(ours, [*plain_weights, *plain.slots().values()], strict=True):
                 components = strategy.experimental_local_results(one.value)
                 assert len(components) == 2 and {c.device[-1] for c in components} == {"0", "1"}
-                assert all((c.numpy() == two.numpy()).all() for c in components), (name, one.path)
+                assert all((c.numpy() == two.numpy()).all() for c in components), one.path
                 assert np.isfinite(two.numpy()).all()
     assert int(plain.iterations.numpy()) == 4
-"""
-
-
-def test_two_replicas_are_updated_as_one_device_is():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ON_TWO_REPLICAS], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

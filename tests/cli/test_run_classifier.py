@@ -441,7 +441,7 @@ def test_averages_that_were_evaluated_are_what_the_folder_stands_for(call, tmp_p
 
     assert again("--do_train", **flags) == again(**BARE) == before
     raw = again(**BARE, use_ema=False)
-    assert raw["test_results.tsv"] != before["test_results.tsv"] and again(**BARE) == before
+    assert raw["test_results.tsv"] != before["test_results.tsv"]
     status, errors, _ = call("--do_train", "--resume", num_train_epochs=2)
     assert status == 2 and "stands for moving averages; go on with --ema_decay" in errors[0]
     # The command that trained may turn it to the weights themselves.
