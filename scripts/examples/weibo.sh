@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Weibo: names in Chinese posts, a character a line; the digit behind each, its place in a word, is taken off. From
-# random weights, and ten times as long, if $1 is a folder of a config and a vocabulary alone.
+# random weights, and four times as long, if $1 is a folder of a config and a vocabulary alone.
 #   bash scripts/examples/weibo.sh chinese_L-12_H-768_A-12 weibo_zh results/weibo
 set -euo pipefail
-start=(--bert_config_file="$1/bert_config.json" --vocab_file="$1/vocab.txt" --num_train_epochs=30)
+start=(--bert_config_file="$1/bert_config.json" --vocab_file="$1/vocab.txt" --num_train_epochs=12)
 if compgen -G "$1/*.ckpt*.index" > /dev/null; then start=(--init_checkpoint="$1" --num_train_epochs=3); fi
 mkdir -p "$3/data"
 for split in train dev test; do
