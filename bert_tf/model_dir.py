@@ -94,11 +94,13 @@ def note(folder, **info):
 
 
 def read_info(prefix):
-    """What `write` noted beside the checkpoint `prefix`; {} for a folder of another origin.
+    """What `write` noted beside the checkpoint `prefix`; errors as `read_folder`."""
+    return read_folder(os.path.dirname(prefix))
 
-    `UserError` for a file that holds something else.
-    """
-    path = os.path.join(os.path.dirname(prefix), INFO)
+
+def read_folder(folder):
+    """What `write` noted in a folder, {} for another origin; `UserError` for a file that holds something else."""
+    path = os.path.join(folder, INFO)
     info = files.read_json_object(path) if files.exists(path) else {}
     for name in KINDS:
         if name in info and not _is_sound(name, info[name]):

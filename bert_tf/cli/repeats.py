@@ -73,8 +73,7 @@ def over_seeds(values, run, choose, results):
     """
     folders, rows, use_ema = {}, {}, values.use_ema
     if use_ema is None:  # for all alike, whatever the folder of each says
-        noted = model_dir.read_info(os.path.join(values.output_dir, model_dir.INFO))
-        use_ema = bool(values.ema_decay) and noted.get("use_ema", False)
+        use_ema = bool(values.ema_decay) and model_dir.read_folder(values.output_dir).get("use_ema", False)
     for seed in range(values.seed, values.seed + values.num_seeds):
         folders[seed] = os.path.join(values.output_dir, f"seed_{seed}")
         logger.info("seed %d: %s", seed, folders[seed])

@@ -240,7 +240,7 @@ def with_noted_threshold(values, setup):
     """The `Setup` with what --output_dir notes of its weights, where a flag says nothing: of new ones nothing."""
     if values.null_score_diff_threshold is not None:
         return setup
-    noted = model_dir.read_info(os.path.join(values.output_dir, model_dir.INFO)).get("null_score_diff_threshold", 0.0)
+    noted = model_dir.read_folder(values.output_dir).get("null_score_diff_threshold", 0.0)
     return dataclasses.replace(setup, threshold=float(noted))
 
 
@@ -258,7 +258,7 @@ def write_evaluation(values, setup, step, metrics, data, found):
     if not any(answer.text for answer in said):
         logger.warning("%s: every question is taken to have no answer; train for more epochs, or try another --seed "
                        "or --learning_rate", eval_file(values))
-    usual = model_dir.read_info(os.path.join(values.output_dir, model_dir.INFO)).get("use_ema", False)
+    usual = model_dir.read_folder(values.output_dir).get("use_ema", False)
     if setup.version_2_with_negative and values.null_score_diff_threshold is None and (
             values.use_ema in (None, usual)):  # else it is for other weights than the folder's
         model_dir.note(values.output_dir, null_score_diff_threshold=setup.threshold)

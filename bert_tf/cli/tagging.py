@@ -163,13 +163,6 @@ def order_labels(labels, scheme):
 def make_data(values, setup, kind, path, sentences):
     """The `Data` of a file of a kind; its features from the cache where nothing has changed since they were made."""
     is_labelled = sentences[0].labels is not None
-    try:
-        if is_labelled:
-            examples.check_scheme(sentences, setup.scheme, path)
-            sentences = [row._replace(labels=examples.to_bio(row.labels, setup.scheme)) for row in sentences]
-            features.find_label_ids(sentences, path, setup.labels)
-    except UserError as error:
-        raise UserError(f"{error}{' (--unlabelled_test passes them over)' * (kind == 'test')}") from error
     tokenizer, lengths = setup.base.tokenizer, (setup.max_seq_length, setup.doc_stride, setup.document_context)
     settings = {**features.decided_by(tokenizer, setup.labels, columns_of(values), *lengths), "scheme": setup.scheme,
                 "is_labelled": is_labelled}
@@ -177,7 +170,13 @@ def make_data(values, setup, kind, path, sentences):
     def make():
         return features.convert(sentences, path, tokenizer, setup.labels, *lengths, values.num_workers).arrays
 
-    arrays = fine_tuning.kept(values, "tagging", path, [setup.base.vocab_file], settings, make)
+    try:
+        if is_labelled:
+            examples.check_scheme(sentences, setup.scheme, path)
+            sentences = [row._replace(labels=examples.to_bio(row.labels, setup.scheme)) for row in sentences]
+        arrays = fine_tuning.kept(values, "tagging", path, [setup.base.vocab_file], settings, make)
+    except UserError as error:
+        raise UserError(f"{error}{' (--unlabelled_test passes them over)' * (kind == 'test')}") from error
     return Data(path, sentences, [row.labels for row in sentences] if is_labelled else None,
                 features.Features(path, **arrays))
 

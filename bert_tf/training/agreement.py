@@ -12,17 +12,11 @@ def build_agreement(runtime):
     """
     if runtime.cluster is None:
         return lambda steps, stop: (steps, stop)
-    strategy = tf.distribute.get_strategy()
-
-    @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])
-    def add(wishes):
-        added = strategy.run(lambda: all_reduce([tf.identity(wishes)])[0])  # a copy, on the replica's own device
-        return strategy.experimental_local_results(added)[0]
+    add = _build_addition(runtime)
 
     def agree(steps, stop):
-        # Each worker's wishes are added as often as it has replicas.
-        steps, stops = add(tf.constant([steps if runtime.is_chief else 0, stop], tf.float32)).numpy().tolist()
-        return int(steps) // runtime.local_replicas, stops > 0
+        steps, stops = add([steps if runtime.is_chief else 0, stop])
+        return int(steps), stops > 0
 
     return agree
 
@@ -34,16 +28,25 @@ def build_sharing(runtime):
     """
     if runtime.cluster is None:
         return lambda metrics: metrics
+    add = _build_addition(runtime)
+
+    def share(metrics):
+        return dict(zip(metrics, add([float(value) if runtime.is_chief else 0.0 for value in metrics.values()])))
+
+    return share
+
+
+def _build_addition(runtime):
+    """A function `add(values)` -> a list of numbers, each added over all workers."""
     strategy = tf.distribute.get_strategy()
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float64)])
-    def add(values):
-        added = strategy.run(lambda: all_reduce([tf.identity(values)])[0])
+    def add_replicas(values):
+        added = strategy.run(lambda: all_reduce([tf.identity(values)])[0])  # a copy, on the replica's own device
         return strategy.experimental_local_results(added)[0]
 
-    def share(metrics):
-        values = list(map(float, metrics.values())) if runtime.is_chief else [0.0] * len(metrics)
-        shared = add(tf.constant(values, tf.float64)).numpy() / runtime.local_replicas
-        return dict(zip(metrics, shared.tolist()))
+    def add(values):
+        # Each worker's values are added as often as it has replicas.
+        return (add_replicas(tf.constant(values, tf.float64)).numpy() / runtime.local_replicas).tolist()
 
-    return share
+    return add
